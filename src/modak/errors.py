@@ -1,0 +1,187 @@
+"""The error tree. Every error says what happened, where, and what to do next.
+
+One class carries one stable ``code`` (for scripts), one SQLSTATE (for SQL clients), one retry class (for the worker)
+and one exit code (for the CLI), so that the same failure reads the same at every door.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+
+class Retry(enum.Enum):
+    """What a worker may do about an error without a person."""
+
+    NOW = "now"  # a race was lost: try the same step again
+    LATER = "later"  # something outside is missing: back off
+    MANUAL = "manual"  # a person must act; keep the table parked until then
+
+
+class ModakError(Exception):
+    """Base of everything Modak raises on purpose."""
+
+    code = "error"
+    sqlstate = "XX000"
+    retry = Retry.MANUAL
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None, **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.facts = {name: value for name, value in facts.items() if value is not None}
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{name}={value}" for name, value in self.facts.items())
+        return f"{self.message} ({where})" if where else self.message
+
+    def as_dict(self) -> dict[str, object]:
+        """The shape of an error in ``--json`` output and in HTTP answers."""
+        facts = {name: value if isinstance(value, int | str | bool) else str(value) for name, value in self.facts.items()}
+        return {"error": self.code, "message": self.message, "hint": self.hint, "facts": facts}
+
+
+class UsageError(ModakError):
+    """The command or setting itself is wrong; nothing was attempted."""
+
+    code = "usage"
+    sqlstate = "22023"
+    exit_code = 2
+
+
+class MissingComponent(ModakError):
+    """A part of the machine that Modak needs is absent or unusable."""
+
+    code = "missing_component"
+    sqlstate = "58000"
+    retry = Retry.LATER
+
+
+class ConnectionFailed(ModakError):
+    """Postgres does not answer or refuses us."""
+
+    code = "connection_failed"
+    sqlstate = "08001"
+    retry = Retry.LATER
+
+
+class CatalogError(ModakError):
+    """The catalog ``modak.*`` is not in a state this program can work with."""
+
+    code = "catalog"
+    sqlstate = "55000"
+
+
+class CatalogMissing(CatalogError):
+    code = "catalog_missing"
+
+
+class CatalogNewer(CatalogError):
+    """The database was migrated by a newer Modak; an older one must not touch it."""
+
+    code = "catalog_newer"
+
+
+class MigrationChanged(CatalogError):
+    """A migration that was applied differs from the one this program carries."""
+
+    code = "migration_changed"
+
+
+class LockNotAvailable(ModakError):
+    """A bounded wait for a lock ran out; nothing was changed."""
+
+    code = "lock_not_available"
+    sqlstate = "55P03"
+    retry = Retry.LATER
+
+
+class NotRegistered(ModakError):
+    code = "not_registered"
+    sqlstate = "42P01"
+
+
+class NotFound(ModakError):
+    code = "not_found"
+    sqlstate = "42P01"
+
+
+class Refused(ModakError):
+    """A request that is wrong in one or more ways; all of them are listed, and nothing was changed."""
+
+    code = "refused"
+    sqlstate = "0A000"
+
+    def __init__(self, message: str, problems: Iterable[Problem] = (), *, hint: str | None = None, **facts: object) -> None:
+        super().__init__(message, hint=hint, **facts)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        lines = [super().__str__()]
+        lines += [f"  - {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, object]:
+        return super().as_dict() | {"problems": [problem.as_dict() for problem in self.problems]}
+
+
+class Problem:
+    """One reason for a refusal, with the way out of it."""
+
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+    def __repr__(self) -> str:
+        return f"Problem({self.code!r}, {self.message!r})"
+
+    def as_dict(self) -> dict[str, object]:
+        return {"code": self.code, "message": self.message, "hint": self.hint}
+
+
+class ValueRefused(ModakError):
+    """A value that the target type cannot hold exactly."""
+
+    code = "value_refused"
+    sqlstate = "22003"
+
+
+class IllegalTransition(ModakError):
+    """A state change that the life cycle does not know."""
+
+    code = "illegal_transition"
+    sqlstate = "55000"
+
+
+class CutlineMoved(ModakError):
+    """Somebody else moved the cut-line between our look and our step."""
+
+    code = "cutline_moved"
+    sqlstate = "40001"
+    retry = Retry.NOW
+
+
+class CutlineRegression(ModakError):
+    """T or S would have gone backwards."""
+
+    code = "cutline_regression"
+    sqlstate = "55000"
+
+
+class LakeError(ModakError):
+    """The lake (Iceberg catalog or storage) refused or failed."""
+
+    code = "lake"
+    sqlstate = "58030"
+    retry = Retry.LATER
+
+
+class LakeTableExists(LakeError):
+    code = "lake_table_exists"
+    sqlstate = "42P07"
+    retry = Retry.MANUAL
