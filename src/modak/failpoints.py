@@ -12,7 +12,7 @@ import signal
 from collections.abc import Iterator
 
 
-class FailpointHit(RuntimeError):
+class FailpointError(RuntimeError):
     """Raised at an armed point in ``raise`` mode; deliberately no ModakError, so no handler treats it as expected."""
 
 
@@ -44,4 +44,4 @@ def failpoint(name: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "raise":
-        raise FailpointHit(name)
+        raise FailpointError(name)

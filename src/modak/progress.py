@@ -1,4 +1,4 @@
-"""What long work says while it runs. The work knows only this port; the CLI decides whether it becomes a bar, lines or silence."""
+"""What long work says while it runs. The work knows only this port; the CLI makes it a bar, lines or silence."""
 
 from __future__ import annotations
 

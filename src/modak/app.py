@@ -1,0 +1,100 @@
+"""Composition root: settings become connections, lakes and Spark sessions here, and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modak import failpoints
+from modak.connection import Connection, connect
+from modak.errors import UsageError
+from modak.progress import SILENT, Progress
+from modak.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from modak.core.profile import Profile
+    from modak.embedded.postgres import Cluster
+    from modak.jobs.spark import Machine
+    from modak.lake.iceberg import IcebergLake
+    from modak.lake.storage import Storage
+
+
+class App:
+    """Everything one run of the program needs, made when it is first asked for."""
+
+    def __init__(self, settings: Settings, progress: Progress = SILENT) -> None:
+        self.settings = settings
+        self.progress = progress
+        if settings.failpoints:
+            failpoints.arm(settings.failpoints)
+
+    @property
+    def cluster_folder(self) -> Path:
+        return self.settings.data.absolute() / "postgres"
+
+    @cached_property
+    def dsn(self) -> str:
+        """The given DSN, else the embedded cluster of the data folder, started if it stands still."""
+        if self.settings.dsn:
+            return self.settings.dsn
+        if not (self.cluster_folder / "cluster.json").exists():
+            raise UsageError(
+                "no database was given", hint="pass --dsn or MODAK_DSN, or make an embedded Postgres with `modak postgres start`"
+            )
+        return self.start_cluster().dsn()
+
+    def start_cluster(self) -> Cluster:
+        from modak.embedded.postgres import Cluster
+
+        return Cluster.start(self.cluster_folder, progress=self.progress)
+
+    @contextlib.contextmanager
+    def connection(self, *, migrated: bool = True) -> Iterator[Connection]:
+        """A connection in autocommit; flows open their own transactions."""
+        from modak.catalog.migrate import require_current
+
+        with connect(self.dsn, autocommit=True) as connection:
+            if migrated:
+                require_current(connection)
+            yield connection
+
+    def storage(self, profile: Profile) -> Storage:
+        from modak.lake.storage import resolve
+
+        settings = self.settings
+        return resolve(
+            profile,
+            dsn=self.dsn,
+            catalog=settings.catalog,
+            warehouse=settings.warehouse_root,
+            credentials=settings.credentials,
+        )
+
+    def lake(self, profile: Profile) -> IcebergLake:
+        from modak.lake.iceberg import IcebergLake
+
+        return IcebergLake(self.storage(profile))
+
+    def spark(self, *profiles: Profile) -> SparkSession:
+        from modak.jobs import spark
+
+        master = self.settings.spark
+        machine = None if spark.is_connect(master) else self.machine()
+        with self.progress.task("Starting Spark"):
+            return spark.session(master, [self.storage(profile) for profile in profiles], machine)
+
+    def machine(self) -> Machine:
+        """Java and Spark's jars, found on the machine or fetched once."""
+        from modak.embedded.jars import spark_jars
+        from modak.embedded.java import find_java
+        from modak.jobs.spark import Machine
+
+        java = find_java(os.environ, self.settings.cache)
+        jars = spark_jars(self.settings.cache, java, self.progress, s3=self.settings.warehouse_root.startswith("s3"))
+        return Machine(java.path, jars, self.settings.data.absolute() / "scratch", self.settings.spark_memory)

@@ -1,0 +1,62 @@
+-- name: insert_table
+insert into modak.tables
+       (table_id, schema_name, table_name, primary_key_cols, tier_key_col, tier_key_type, partition_scheme, lake_table_ref,
+        storage_profile, mode, surface, heap_name, view_name, text_cols, tier_lag, reclaim_lag, lake_retention_lag,
+        heap_retention_lag, keep_heap, premake, original)
+values (%(table_id)s, %(schema_name)s, %(table_name)s, %(primary_key_cols)s, %(tier_key_col)s, %(tier_key_type)s, %(partition_scheme)s,
+        %(lake_table_ref)s, %(storage_profile)s, %(mode)s, %(surface)s, %(heap_name)s, %(view_name)s, %(text_cols)s, %(tier_lag)s,
+        %(reclaim_lag)s, %(lake_retention_lag)s, %(heap_retention_lag)s, %(keep_heap)s, %(premake)s, %(original)s);
+
+-- name: insert_cutline
+insert into modak.cutline (table_id, tier_key_hi, lake_props) values (%(table_id)s, %(tier_key_hi)s, %(lake_props)s);
+
+-- name: insert_partition
+insert into modak.partitions (table_id, partition_id, schema_name, partition_name, tier_key_lo, tier_key_hi)
+values (%(table_id)s, %(partition_id)s, %(schema_name)s, %(partition_name)s, %(tier_key_lo)s, %(tier_key_hi)s)
+on conflict (table_id, partition_id) do nothing;
+
+-- name: find_table
+select * from modak.tables where schema_name = %(schema_name)s and table_name = %(table_name)s;
+
+-- name: find_table_by_relation
+select schema_name, table_name from modak.tables
+ where schema_name = %(schema_name)s and %(name)s in (table_name, heap_name, view_name);
+
+-- name: list_tables
+select * from modak.tables order by schema_name, table_name;
+
+-- name: delete_table
+delete from modak.tables where table_id = %(table_id)s;
+
+-- name: update_policy
+update modak.tables
+   set tier_lag = %(tier_lag)s, reclaim_lag = %(reclaim_lag)s, lake_retention_lag = %(lake_retention_lag)s,
+       heap_retention_lag = %(heap_retention_lag)s, premake = %(premake)s, enabled = %(enabled)s,
+       maintenance_policy = %(maintenance_policy)s, keep_heap = %(keep_heap)s
+ where table_id = %(table_id)s;
+
+-- name: read_cutline
+select tier_key_hi, lake_snapshot_id, replicated_lsn, retention_line, lake_props from modak.cutline where table_id = %(table_id)s;
+
+-- name: list_catalog_partitions
+select partition_id, schema_name, partition_name, tier_key_lo, tier_key_hi, state, row_count, state_changed_at
+  from modak.partitions where table_id = %(table_id)s
+ order by tier_key_lo, tier_key_hi, partition_name;
+
+-- name: count_delta
+select count(*) as n from modak.delta where table_id = %(table_id)s;
+
+-- name: count_pins
+select count(*) as n from modak.read_pins where table_id = %(table_id)s and expires_at > now();
+
+-- name: count_staged
+select count(*) as n from modak.load_labels where table_id = %(table_id)s and state = 'staged';
+
+-- name: list_status
+select * from modak.status order by schema_name, table_name;
+
+-- name: read_catalog_id
+select catalog_id from modak.schema_meta;
+
+-- name: count_open_operations
+select count(*) as n from modak.op_log where table_id = %(table_id)s and phase in ('flushing', 'committed');

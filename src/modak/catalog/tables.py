@@ -1,0 +1,173 @@
+"""Rows of modak.tables and what hangs on them: registered tables, their cut-line and their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from modak.catalog.migrate import SQL
+from modak.connection import Connection
+from modak.core.cutline import Cutline
+from modak.core.partition import Partition, PartitionState
+from modak.core.table import Name
+from modak.core.tier_key import TierKeyType
+from modak.errors import NotRegistered
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One registered table. Lags keep the text the user gave, in its canonical spelling."""
+
+    table_id: int
+    schema_name: str
+    table_name: str
+    primary_key_cols: tuple[str, ...]
+    tier_key_col: str
+    tier_key_type: str
+    lake_table_ref: str
+    partition_scheme: Mapping[str, Any] = field(default_factory=dict)
+    storage_profile: str = "default"
+    mode: str = "tiered"
+    surface: str = "view"
+    heap_name: str = ""
+    view_name: str = ""
+    text_cols: tuple[str, ...] = ()
+    tier_lag: str | None = None
+    reclaim_lag: str | None = None
+    lake_retention_lag: str | None = None
+    heap_retention_lag: str | None = None
+    keep_heap: bool = False
+    premake: int = 0
+    enabled: bool = True
+    maintenance_policy: Mapping[str, Any] | None = None
+    original: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> Name:
+        return Name(self.schema_name, self.table_name)
+
+    @property
+    def heap(self) -> Name:
+        return Name(self.schema_name, self.heap_name)
+
+    @property
+    def view(self) -> Name:
+        return Name(self.schema_name, self.view_name)
+
+    @property
+    def key_type(self) -> TierKeyType:
+        return TierKeyType(self.tier_key_type)
+
+    @property
+    def layout(self) -> str:
+        return layout_of(self.partition_scheme)
+
+
+def layout_of(scheme: Mapping[str, Any]) -> str:
+    return str(scheme.get("width") or scheme.get("granularity") or "none")
+
+
+def partition_scheme(layout: str) -> dict[str, Any]:
+    """The lake layout as the catalog writes it: {"width": 3600} or {"granularity": "day"}."""
+    if layout == "none":
+        return {}
+    return {"width": int(layout)} if layout.isdigit() else {"granularity": layout}
+
+
+_COLUMNS = tuple(column.name for column in fields(Registered))
+_JSON = ("partition_scheme", "maintenance_policy", "original")
+
+
+def _from_row(row: Mapping[str, Any]) -> Registered:
+    values: dict[str, Any] = {name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in _COLUMNS}
+    # Rows written by hand with the published columns only: the names follow from the surface.
+    values["heap_name"] = row["heap_name"] or row["table_name"]
+    values["view_name"] = row["view_name"] or row["table_name"]
+    return Registered(**values)
+
+
+def _parameters(table: Registered) -> dict[str, Any]:
+    values = asdict(table)
+    values |= {name: Jsonb(values[name]) if values[name] is not None else None for name in _JSON}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def insert(connection: Connection, table: Registered, *, tier_key_hi: int, lake_props: Mapping[str, Any]) -> None:
+    connection.execute(SQL.query("insert_table"), _parameters(table))
+    connection.execute(
+        SQL.query("insert_cutline"), {"table_id": table.table_id, "tier_key_hi": tier_key_hi, "lake_props": Jsonb(dict(lake_props))}
+    )
+
+
+def find(connection: Connection, name: Name) -> Registered | None:
+    row = connection.execute(SQL.query("find_table"), {"schema_name": name.schema, "table_name": name.name}).fetchone()
+    return _from_row(row) if row else None
+
+
+def get(connection: Connection, name: Name) -> Registered:
+    found = find(connection, name)
+    if found is not None:
+        return found
+    row = connection.execute(SQL.query("find_table_by_relation"), {"schema_name": name.schema, "name": name.name}).fetchone()
+    hint = f"it is a part of {Name(row['schema_name'], row['table_name'])}" if row else "`modak status` lists the registered ones"
+    raise NotRegistered(f"{name} is not a registered table", hint=hint)
+
+
+def listing(connection: Connection) -> list[Registered]:
+    return [_from_row(row) for row in connection.execute(SQL.query("list_tables")).fetchall()]
+
+
+def delete(connection: Connection, table_id: int) -> None:
+    connection.execute(SQL.query("delete_table"), {"table_id": table_id})
+
+
+def update_policy(connection: Connection, table: Registered, **changes: Any) -> Registered:
+    changed = replace(table, **changes)
+    connection.execute(SQL.query("update_policy"), _parameters(changed))
+    return changed
+
+
+def cutline(connection: Connection, table_id: int) -> Cutline:
+    row = connection.execute(SQL.query("read_cutline"), {"table_id": table_id}).fetchone()
+    if row is None:
+        raise NotRegistered("the table has no cut-line: it was unregistered meanwhile", table_id=table_id)
+    return Cutline(row["tier_key_hi"], row["lake_snapshot_id"], row["retention_line"], row["replicated_lsn"])
+
+
+def record_partitions(connection: Connection, table_id: int, found: Iterable[tuple[int, Name, int, int]]) -> None:
+    """Learn about heap partitions (oid, name, lower, upper); one that is known already keeps its state."""
+    for oid, name, lower, upper in found:
+        connection.execute(
+            SQL.query("insert_partition"),
+            {
+                "table_id": table_id,
+                "partition_id": oid,
+                "schema_name": name.schema,
+                "partition_name": name.name,
+                "tier_key_lo": lower,
+                "tier_key_hi": upper,
+            },
+        )
+
+
+def partitions(connection: Connection, table_id: int) -> list[Partition]:
+    rows = connection.execute(SQL.query("list_catalog_partitions"), {"table_id": table_id}).fetchall()
+    return [
+        Partition(
+            schema=row["schema_name"],
+            name=row["partition_name"],
+            lower=row["tier_key_lo"],
+            upper=row["tier_key_hi"],
+            state=PartitionState(row["state"]),
+            rows=row["row_count"],
+        )
+        for row in rows
+    ]
+
+
+def count(connection: Connection, query: str, table_id: int) -> int:
+    row = connection.execute(SQL.query(query), {"table_id": table_id}).fetchone()
+    return int(row["n"]) if row else 0

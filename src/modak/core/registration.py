@@ -1,0 +1,331 @@
+"""What may be registered, and as what. Every reason against it is found before anything is touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from modak.core import bounds
+from modak.core.lag import Lag
+from modak.core.lake_table import lake_columns, layout
+from modak.core.table import Relation
+from modak.core.tier_key import TierKeyType
+from modak.errors import ModakError, Problem
+
+IDENTIFIER_BYTES_MAX = 63
+# Names that Iceberg readers give to their own hidden columns, and the ones the two-tier view needs.
+RESERVED_COLUMN = re.compile(r"^(_file|_pos|_deleted|_spec_id|_partition|_row_id|_last_updated_sequence_number|_pin|_modak_.*)$", re.I)
+DEPENDENTS = ("refuse", "keep", "move")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asks for; lags and width are still text."""
+
+    tier_key: str
+    primary_key: tuple[str, ...] = ()
+    mode: str = "tiered"
+    surface: str = "view"
+    lag: str | None = None
+    reclaim_lag: str | None = None
+    width: str | None = None
+    keep_heap: bool = False
+    lake_retention: str | None = None
+    heap_retention: str | None = None
+    profile: str | None = None
+    text_columns: tuple[str, ...] = ()
+    dependents: str = "refuse"
+    lake_table: str | None = None
+    premake: int = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome of looking at a table: how it would be registered, and what stands against it."""
+
+    primary_key: tuple[str, ...]
+    key_type: TierKeyType | None
+    layout: str
+    lags: dict[str, str | None]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def decide(relation: Relation, options: Options) -> Decision:
+    key_type, key_problems = _tier_key(relation, options)
+    primary_key = options.primary_key or relation.primary_key
+    problems = [
+        *_kind(relation),
+        *key_problems,
+        *_primary_key(relation, primary_key, given=bool(options.primary_key)),
+        *_columns(relation, options, primary_key),
+        *_protection(relation, options),
+        *_names(relation, options),
+        *_conflicts(options),
+    ]
+    chosen, lags = "none", dict[str, str | None]()
+    if key_type is not None:
+        wanted = layout(options.width, key_type)
+        problems += [wanted] if isinstance(wanted, Problem) else []
+        chosen = "none" if isinstance(wanted, Problem) else wanted
+        lags, lag_problems = _lags(options, key_type, chosen)
+        problems += lag_problems
+        problems += _partitioning(relation, options, key_type)
+    return Decision(primary_key, key_type, chosen, lags, tuple(problems), tuple(_notes(relation, primary_key)))
+
+
+def _kind(relation: Relation) -> Iterator[Problem]:
+    kinds = {
+        "v": "a view",
+        "m": "a materialized view",
+        "f": "a foreign table",
+        "S": "a sequence",
+        "i": "an index",
+        "I": "an index",
+    }
+    if relation.kind not in "rp":
+        yield Problem("kind", f"{relation.name} is {kinds.get(relation.kind, 'no table')}", "register the table itself")
+    if relation.is_partition:
+        yield Problem("is_partition", f"{relation.name} is a partition", "register the partitioned table it belongs to")
+    if relation.inherits:
+        yield Problem("inheritance", f"{relation.name} takes part in table inheritance", "use declarative partitioning")
+    persistence = {"u": "UNLOGGED", "t": "TEMPORARY"}
+    for name, kept in [(relation.name, relation.persistence), *((leaf.name, leaf.persistence) for leaf in relation.partitions)]:
+        if kept in persistence:
+            yield Problem("persistence", f"{name} is {persistence[kept]}", f"alter table {name} set logged" if kept == "u" else None)
+    for leaf in relation.partitions:
+        if leaf.kind == "f":
+            yield Problem("foreign_partition", f"partition {leaf.name} is a foreign table", "detach it first")
+
+
+def _tier_key(relation: Relation, options: Options) -> tuple[TierKeyType | None, list[Problem]]:
+    column = relation.column(options.tier_key)
+    if column is None:
+        return None, [_no_column(relation, "tier key", options.tier_key)]
+    try:
+        return TierKeyType.from_pg(column.type.base), []
+    except ModakError as refused:
+        return None, [Problem("tier_key_type", f"tier key {options.tier_key} has type {column.type.display}", refused.hint or str(refused))]
+
+
+def _no_column(relation: Relation, role: str, name: str) -> Problem:
+    return Problem(
+        "no_column", f"{role} column {name!r} does not exist", f"columns: {', '.join(column.name for column in relation.columns)}"
+    )
+
+
+def _primary_key(relation: Relation, key: tuple[str, ...], *, given: bool) -> Iterator[Problem]:
+    if not key:
+        yield Problem(
+            "no_primary_key",
+            f"{relation.name} has no primary key",
+            "add one, or name the columns that identify a row with --primary-key",
+        )
+    if len(set(key)) < len(key):
+        yield Problem("primary_key", f"primary key names a column twice: {', '.join(key)}")
+    for name in key:
+        column = relation.column(name)
+        if column is None:
+            yield _no_column(relation, "primary key", name)
+        elif column.generated == "v":
+            yield Problem("primary_key", f"primary key column {name} is virtual", "use stored columns")
+    if given and relation.primary_key and not set(key) & set(relation.primary_key):
+        yield Problem(
+            "primary_key",
+            f"--primary-key {','.join(key)} has nothing in common with the table's primary key {','.join(relation.primary_key)}",
+            "leave --primary-key out to use the table's own",
+        )
+
+
+def _columns(relation: Relation, options: Options, primary_key: tuple[str, ...]) -> Iterator[Problem]:
+    _, problems = lake_columns(relation.columns, primary_key, options.text_columns)
+    yield from problems
+    for name in options.text_columns:
+        if relation.column(name) is None:
+            yield _no_column(relation, "--as-text", name)
+        elif name == options.tier_key:
+            yield Problem("as_text", f"tier key {name} must keep its order and cannot be text in the lake")
+    seen: dict[str, str] = {}
+    for column in relation.columns:
+        twin = seen.setdefault(column.name.lower(), column.name)
+        if twin != column.name:
+            yield Problem(
+                "column_case",
+                f"columns {twin!r} and {column.name!r} differ only by case",
+                "lake engines cannot tell them apart: rename one",
+            )
+        if RESERVED_COLUMN.match(column.name):
+            yield Problem("column_name", f"column {column.name!r} has a name that lake engines reserve", "rename it")
+        if not column.name.isprintable():
+            yield Problem("column_name", f"column {column.name!r} has characters the lake cannot represent", "rename it")
+
+
+def _protection(relation: Relation, options: Options) -> Iterator[Problem]:
+    """What would be by-passed or would silently keep reading only the heap."""
+    if relation.row_security:
+        yield Problem(
+            "row_security",
+            f"{relation.name} has row-level security, which a view would by-pass",
+            "disable it, or keep this table hot",
+        )
+    if options.surface == "heap":
+        return
+    for dependent in relation.dependents:
+        if options.dependents == "keep" or (options.dependents == "move" and dependent.kind in ("view", "function")):
+            continue
+        ways = "--dependents keep leaves it on the heap"
+        if dependent.kind in ("view", "function"):
+            ways += ", --dependents move makes it follow the name"
+        ways += ", --surface heap leaves the name to the heap"
+        yield Problem("dependent", f"{dependent.kind} {dependent.name} depends on {dependent.on} and would see hot rows only", ways)
+
+
+def derived_name(table: str, suffix: str) -> str:
+    """``table_suffix`` within Postgres's limit on identifiers; cut at a character, never inside one."""
+    room = IDENTIFIER_BYTES_MAX - len(suffix.encode())
+    return table.encode()[:room].decode(errors="ignore") + suffix
+
+
+def heap_name(relation: Relation, surface: str) -> str:
+    return derived_name(relation.name.name, "_hot") if surface == "view" else relation.name.name
+
+
+def view_name(relation: Relation, surface: str) -> str:
+    return relation.name.name if surface == "view" else derived_name(relation.name.name, "_all")
+
+
+def _names(relation: Relation, options: Options) -> Iterator[Problem]:
+    wanted = heap_name(relation, options.surface) if options.surface == "view" else view_name(relation, options.surface)
+    if wanted in relation.siblings:
+        yield Problem(
+            "name_taken",
+            f"the name {wanted!r} is taken in schema {relation.name.schema}",
+            f"rename it: the surface {options.surface} needs it",
+        )
+    if not relation.name.name.isprintable() or not relation.name.schema.isprintable():
+        yield Problem("table_name", f"{relation.name!r} has characters the lake cannot represent", "rename it")
+    if options.lake_table is not None and not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", options.lake_table):
+        yield Problem("lake_table", f"lake table {options.lake_table!r} must be namespace.table in lower case letters, digits and _")
+
+
+def _conflicts(options: Options) -> Iterator[Problem]:
+    checks: list[tuple[bool, str, str | None]] = [
+        (options.mode not in ("tiered", "mirrored"), f"mode {options.mode!r} is neither tiered nor mirrored", None),
+        (options.surface not in ("view", "heap"), f"surface {options.surface!r} is neither view nor heap", None),
+        (options.dependents not in DEPENDENTS, f"--dependents {options.dependents!r} is none of {', '.join(DEPENDENTS)}", None),
+        (
+            options.mode == "mirrored" and options.keep_heap,
+            "--keep-heap is for tiered tables",
+            "a mirrored heap is complete anyway",
+        ),
+        (options.mode == "mirrored" and options.lake_retention is not None, "--lake-retention is for tiered tables", None),
+        (options.mode == "mirrored" and options.lag is not None, "--lag is for tiered tables", "a mirror trails by itself"),
+        (options.mode == "tiered" and options.heap_retention is not None, "--heap-retention is for mirrored tables", "use --lag"),
+        (
+            options.keep_heap and options.lake_retention is not None,
+            "--keep-heap and --lake-retention contradict each other",
+            None,
+        ),
+        (
+            options.keep_heap and options.reclaim_lag is not None,
+            "--keep-heap never reclaims, so --reclaim-lag has no meaning",
+            None,
+        ),
+        (not 0 <= options.premake <= 1000, f"--premake {options.premake} is not between 0 and 1000", None),
+    ]
+    for wrong, message, hint in checks:
+        if wrong:
+            yield Problem("option", message, hint)
+
+
+def _lags(options: Options, key_type: TierKeyType, chosen: str) -> tuple[dict[str, str | None], list[Problem]]:
+    problems: list[Problem] = []
+    parsed: dict[str, Lag | None] = {}
+    for name in ("lag", "reclaim_lag", "lake_retention", "heap_retention"):
+        text = getattr(options, name)
+        try:
+            parsed[name] = None if text is None else Lag.parse(text, key_type)
+        except ModakError as refused:
+            parsed[name] = None
+            problems.append(Problem("lag", f"--{name.replace('_', '-')}: {refused}", refused.hint))
+    problems += _retention(parsed, key_type, chosen)
+    return {name: lag.text if lag else None for name, lag in parsed.items()}, problems
+
+
+def _retention(parsed: dict[str, Lag | None], key_type: TierKeyType, chosen: str) -> Iterator[Problem]:
+    keep, lag = parsed["lake_retention"], parsed["lag"]
+    if keep is None:
+        return
+    if chosen == "none":
+        yield Problem("option", "--lake-retention needs a partitioned lake table", "give --width, so that whole partitions can expire")
+    if keep.approximate(key_type) <= (lag.approximate(key_type) if lag else 0):
+        yield Problem("option", "--lake-retention must exceed the hot period (--lag)", "rows would expire before they are tiered")
+
+
+def _partitioning(relation: Relation, options: Options, key_type: TierKeyType) -> Iterator[Problem]:
+    if relation.kind not in "rp" or (options.mode == "mirrored" and relation.strategy is None):
+        return
+    if relation.strategy is None:
+        yield Problem(
+            "not_partitioned",
+            f"{relation.name} is not partitioned",
+            f"tiering moves whole partitions: partition it by range ({options.tier_key}); docs/guides/partitioning.md shows how",
+        )
+        return
+    tables: list[tuple[str, str | None, tuple[str, ...]]] = [(str(relation.name), relation.strategy, relation.key_columns)]
+    if relation.strategy == "l":
+        tables = [(str(leaf.name), leaf.strategy, leaf.key_columns) for leaf in relation.partitions if leaf.level == 1]
+    for name, strategy, columns in tables:
+        yield from _range_problem(name, strategy, columns, options.tier_key)
+    yield from _bounds_problems(relation, key_type)
+
+
+def _range_problem(name: str, strategy: str | None, columns: tuple[str, ...], tier_key: str) -> Iterator[Problem]:
+    hint = f"needed: range ({tier_key}), or list (…) over range ({tier_key})"
+    if strategy is None:
+        yield Problem("partitioning", f"{name} is a LIST partition without range partitions below it", hint)
+    elif strategy == "h":
+        yield Problem("partitioning", f"{name} is partitioned by hash", hint)
+    elif strategy == "l":
+        yield Problem("partitioning", f"{name} is partitioned by list only", hint)
+    elif len(columns) > 1:
+        yield Problem("partitioning", f"{name} is partitioned by range on several columns ({', '.join(columns)})", hint)
+    elif columns == ("",):
+        yield Problem("partitioning", f"{name} is partitioned by an expression", hint)
+    elif columns != (tier_key,):
+        yield Problem("partitioning", f"{name} is partitioned by {columns[0]}, not by the tier key {tier_key}", hint)
+
+
+def _bounds_problems(relation: Relation, key_type: TierKeyType) -> Iterator[Problem]:
+    parents = bounds.range_parents(relation)
+    for leaf in relation.partitions:
+        if leaf.parent_oid in parents and leaf.bound == bounds.DEFAULT:
+            yield Problem(
+                "default_partition",
+                f"{leaf.name} is a DEFAULT partition",
+                "move its rows into partitions of their own and drop it: Modak needs that place for late rows",
+            )
+        elif leaf.parent_oid in parents and not leaf.is_leaf:
+            yield Problem("partitioning", f"partition {leaf.name} is partitioned once more below the range", "keep the range level last")
+        elif leaf.parent_oid in parents and leaf.bound.startswith("FOR VALUES FROM"):
+            try:
+                bounds.parse_range(leaf.bound, key_type)
+            except ModakError as refused:
+                yield Problem("bound", f"partition {leaf.name}: {refused}", refused.hint)
+
+
+def _notes(relation: Relation, primary_key: tuple[str, ...]) -> Iterator[str]:
+    """Things to know that do not stand in the way."""
+    if primary_key and not proven_unique(relation, primary_key):
+        yield f"no unique index proves that ({', '.join(primary_key)}) identifies a row; registration looks for duplicates"
+    for name in primary_key:
+        column = relation.column(name)
+        if column is not None and not column.not_null:
+            yield f"primary key column {name} will be set NOT NULL (unregister takes that back)"
+    if relation.publications:
+        yield f"the heap is in publication {', '.join(relation.publications)}; subscribers will see partitions being dropped, not deletes"
+
+
+def proven_unique(relation: Relation, key: tuple[str, ...]) -> bool:
+    return any(set(unique) <= set(key) for unique in relation.unique_keys)

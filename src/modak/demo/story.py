@@ -1,0 +1,106 @@
+"""The story of a table that outgrew its disk, told with the product's own commands on a Postgres of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from modak.app import App
+from modak.catalog import profiles, tables
+from modak.catalog.migrate import migrate
+from modak.cli import plan_text, status
+from modak.cli.output import Output
+from modak.connection import Connection, masked
+from modak.core.registration import Options
+from modak.core.table import Name
+from modak.embedded.postgres import Cluster
+from modak.registration import register, report
+from modak.settings import Settings
+from modak.sqlfiles import SqlFiles, trusted
+
+SQL = SqlFiles("modak.demo")
+ORDERS = Name("public", "orders")
+OPTIONS = Options(tier_key="placed_at", lag="90 days", width="month")
+
+
+def tell(settings: Settings, output: Output, *, folder: Path | None, rows: int, keep: bool) -> None:
+    """Tell the story. Without a folder everything is gone afterwards; with one a second run goes on from there."""
+    with _place(folder) as place:
+        app = App(replace(settings, data=place, dsn=settings.dsn), output.progress)
+        try:
+            _tell(app, output, rows)
+            if keep:
+                _stay(app, output)
+        finally:
+            cluster = None if settings.dsn else Cluster.find(app.cluster_folder)
+            if cluster is not None:
+                cluster.stop()
+
+
+@contextlib.contextmanager
+def _place(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder.absolute()
+        return
+    made = Path(tempfile.mkdtemp(prefix="modak-demo-"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _tell(app: App, output: Output, rows: int) -> None:
+    if not app.settings.dsn:
+        app.start_cluster()
+    with app.connection(migrated=False) as connection:
+        outcome = migrate(connection)
+        output.note(f"1. The catalog is there (version {outcome.version}).")
+        _create(connection, app, output, rows)
+        found = report.as_dict(report.report(connection, ORDERS, OPTIONS, surface_given=True)) if not _known(connection) else None
+        if found is not None:
+            output.note("3. `modak plan` says what registering it would do:")
+            plan_text.show(output, found)
+            profile = profiles.get(connection, None)
+            register.register(connection, app.lake(profile), ORDERS, OPTIONS, profile=profile.name, progress=app.progress)
+        output.note("4. public.orders is registered. The name is a view now, the heap stands beside it as public.orders_hot:")
+        status.show(connection, output, ORDERS)
+        _use(connection, output)
+
+
+def _known(connection: Connection) -> bool:
+    return tables.find(connection, ORDERS) is not None
+
+
+def _create(connection: Connection, app: App, output: Output, rows: int) -> None:
+    row = connection.execute("select to_regclass('public.orders') is not null as there").fetchone()
+    if row and row["there"]:
+        output.note("2. public.orders is there from an earlier run.")
+        return
+    with app.progress.task(f"Creating public.orders with {rows} rows"), connection.transaction():
+        connection.execute(SQL.query("create_orders"))
+        for month in connection.execute(SQL.query("create_months"), {}).fetchall():
+            connection.execute(trusted(month["statement"]))
+        connection.execute(SQL.query("fill_orders"), {"rows": rows})
+    connection.execute("analyze public.orders")
+    output.note(f"2. public.orders has {rows} rows in 12 monthly partitions.")
+
+
+def _use(connection: Connection, output: Output) -> None:
+    placed = connection.execute(SQL.query("place_order")).fetchone()
+    output.note(f"5. SQL goes on as before: an INSERT through the name gave {placed}")
+    total = connection.execute(SQL.query("sum_orders")).fetchone()
+    output.result(total, f"   and a SELECT sees {total}")
+
+
+def _stay(app: App, output: Output) -> None:
+    output.note(f"Postgres: {app.dsn if app.settings.dsn is None else masked(app.dsn)}")
+    output.note(f"Warehouse: {app.settings.warehouse_root}")
+    output.note("Ctrl-C ends it.")
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600)

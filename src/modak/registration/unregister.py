@@ -1,0 +1,112 @@
+"""Unregister: the heap gets its name back, and everything Modak put beside it goes. The lake stays unless asked otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from modak.catalog import tables
+from modak.catalog.tables import Registered
+from modak.connection import Connection
+from modak.core.lake_table import default_ref
+from modak.core.table import Dependent, Name
+from modak.errors import LockNotAvailable, Problem, Refused
+from modak.failpoints import failpoint
+from modak.lake.port import Lake
+from modak.registration import surface
+from modak.registration.register import CATALOG_STAMP, LOCK_TIMEOUT_MS, TABLE_STAMP, read_catalog_id
+from modak.source import spill
+from modak.source.relation import dependents
+from modak.source.spill import identifier
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What unregistering did. ``cold_rows`` were in the lake; ``spills`` had rows and stay as DEFAULT partitions."""
+
+    table: Name
+    found: bool
+    lake_dropped: bool = False
+    lake_table: str | None = None
+    cold_rows: int = 0
+    spills: tuple[Name, ...] = ()
+
+
+def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_lake: bool) -> Outcome:
+    """The catalog goes first and the lake after it: a crash in between leaves files, never a table without its lake."""
+    pointer = lake.find(table.lake_table_ref)
+    _refuse_if_busy(connection, table, drop_lake)
+    try:
+        with connection.transaction():
+            connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
+            connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(table.heap)))
+            kept = _restore(connection, table)
+            tables.delete(connection, table.table_id)
+            failpoint("unregister.before_commit")
+    except psycopg.errors.LockNotAvailable as cause:
+        raise LockNotAvailable(
+            f"{table.name} is in use; nothing was changed", hint="try again when long transactions on it have ended"
+        ) from cause
+    failpoint("unregister.after_commit")
+    if drop_lake:
+        lake.drop(table.lake_table_ref, purge=True)
+    return Outcome(table.name, True, drop_lake, table.lake_table_ref, (pointer.total_rows or 0) if pointer else 0, tuple(kept))
+
+
+def drop_forgotten_lake(connection: Connection, lake: Lake, name: Name) -> Outcome:
+    """``unregister --drop-lake`` of a table that is gone from the catalog: the lake table it left behind, if it is ours."""
+    pointer = lake.find(default_ref(name))
+    if pointer is None or pointer.properties.get(TABLE_STAMP) != str(name):
+        return Outcome(name, False)
+    if pointer.properties.get(CATALOG_STAMP) != read_catalog_id(connection):
+        return Outcome(name, False)
+    lake.drop(pointer.ref, purge=True)
+    return Outcome(name, False, True, pointer.ref, pointer.total_rows or 0)
+
+
+def _refuse_if_busy(connection: Connection, table: Registered, drop_lake: bool) -> None:
+    problems = []
+    line = tables.cutline(connection, table.table_id)
+    if tables.count(connection, "count_open_operations", table.table_id):
+        problems.append(Problem("busy", "an operation is under way", "wait for it, or let the worker finish it"))
+    # Before the first commit to the lake the heap and its spill are the whole truth, and the delta says nothing more.
+    if not drop_lake and line.snapshot is not None:
+        for what, query in (("corrections that the lake does not have yet", "count_delta"), ("staged loads", "count_staged")):
+            number = tables.count(connection, query, table.table_id)
+            if number:
+                problems.append(Problem("unfolded", f"{number} {what}", "run `modak fold` and `modak adopt` first"))
+    if problems:
+        raise Refused(f"{table.name} was not unregistered", problems, hint="nothing was changed")
+
+
+def _restore(connection: Connection, table: Registered) -> list[Name]:
+    view_oid = surface.oid_of(connection, table.view)
+    users = dependents(connection, view_oid) if view_oid else ()
+    _refuse_stuck(table, users)
+    definitions = surface.definitions(connection, users)
+    if table.surface == "view" and view_oid:
+        surface.copy_grants(connection, view_oid, table.heap)
+        # The view steps aside under another name, so that its users can be bound to the heap before it goes.
+        aside = surface.rename(connection, "view", table.view, f"modak_going_{table.table_id}")
+        surface.rename(connection, "table", table.heap, table.table_name)
+        surface.redefine(connection, definitions)
+        connection.execute(sql.SQL("drop view {}").format(identifier(aside)))
+    elif view_oid:
+        connection.execute(sql.SQL("drop view {}").format(identifier(table.view)))
+    for column in table.original.get("set_not_null", ()):
+        connection.execute(sql.SQL("alter table {} alter column {} drop not null").format(identifier(table.name), sql.Identifier(column)))
+    spills = [Name(schema, name) for schema, name in table.original.get("spills", ())]
+    return spill.remove(connection, table.table_id, spills)
+
+
+def _refuse_stuck(table: Registered, users: tuple[Dependent, ...]) -> None:
+    movable = ("view", "function") if table.surface == "view" else ()
+    problems = [
+        Problem("dependent", f"{user.kind} {user.name} depends on {user.on}", "drop it, or bind it to another relation")
+        for user in users
+        if user.kind not in movable
+    ]
+    if problems:
+        raise Refused(f"{table.name} was not unregistered", problems, hint="nothing was changed")

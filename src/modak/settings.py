@@ -1,0 +1,164 @@
+"""Settings: declared once, with default and meaning; the only reader of the environment.
+
+The declaration feeds parsing, ``--help`` and docs/reference/settings.md. A ``MODAK_*`` variable that nobody declared is an error,
+because a typing mistake that silently falls back to a default is worse than a refusal.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modak.errors import UsageError
+
+CREDENTIALS_PREFIX = "MODAK_CREDENTIALS_"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable of the environment."""
+
+    name: str
+    default: str | None
+    meaning: str
+    secret: bool = False
+    internal: bool = False
+
+    @property
+    def variable(self) -> str:
+        return f"MODAK_{self.name.upper()}"
+
+
+SETTINGS = (
+    Setting("dsn", None, "Postgres to work on, as a URI or libpq string; without it the embedded cluster in MODAK_DATA is used", True),
+    Setting("warehouse", None, "folder or s3:// URI of the default warehouse; without it MODAK_DATA/warehouse"),
+    Setting("catalog", "jdbc", "`jdbc` (Iceberg catalog inside the same Postgres) or the URI of an Iceberg REST catalog"),
+    Setting("spark", "local[*]", "`local[N]`, a master URL, or `sc://host:port` of a Spark Connect server"),
+    Setting("http", "127.0.0.1:9090", "where the worker serves console, API, metrics and Stream Load"),
+    Setting("gateway", "127.0.0.1:5439", "where the gateway listens"),
+    Setting("gateway_dsn_host", None, "how Postgres reaches the gateway, if not by the address it listens on"),
+    Setting("load_token", None, "token of the Stream Load endpoint; without it the endpoint does not exist", True),
+    Setting("console_password", None, "password of the console and the API", True),
+    Setting("cycle_seconds", "10", "seconds between two cycles of the worker"),
+    Setting("data", "modak-data", "folder of the embedded Postgres and the default warehouse"),
+    Setting("cache", None, "folder of fetched jars and generated wrappers; without it the user's cache folder"),
+    Setting("spark_memory", "1g", "memory of the local Spark driver"),
+    Setting("failpoints", None, "named crash points, for tests", internal=True),
+)
+
+_BY_VARIABLE = {setting.variable: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values of one run. Secrets print as ***."""
+
+    dsn: str | None = field(default=None, repr=False)
+    warehouse: str | None = None
+    catalog: str = "jdbc"
+    spark: str = "local[*]"
+    http: tuple[str, int] = ("127.0.0.1", 9090)
+    gateway: tuple[str, int] = ("127.0.0.1", 5439)
+    gateway_dsn_host: str | None = None
+    load_token: str | None = field(default=None, repr=False)
+    console_password: str | None = field(default=None, repr=False)
+    cycle_seconds: float = 10.0
+    data: Path = Path("modak-data")
+    cache: Path = Path(".cache")
+    spark_memory: str = "1g"
+    failpoints: str | None = None
+    credentials: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+
+    @property
+    def warehouse_root(self) -> str:
+        """The default warehouse as given, or the folder beside the embedded Postgres."""
+        return self.warehouse or str(self.data / "warehouse")
+
+
+def load(environ: Mapping[str, str], **overrides: str | None) -> Settings:
+    """Settings from the environment, with command-line values on top."""
+    _refuse_unknown(environ)
+    given = {setting.name: environ.get(setting.variable) or setting.default for setting in SETTINGS}
+    given |= {name: value for name, value in overrides.items() if value is not None}
+    return Settings(
+        dsn=given["dsn"],
+        warehouse=given["warehouse"],
+        catalog=_catalog(given["catalog"] or "jdbc"),
+        spark=_spark(given["spark"] or "local[*]"),
+        http=_address("http", given["http"]),
+        gateway=_address("gateway", given["gateway"]),
+        gateway_dsn_host=given["gateway_dsn_host"],
+        load_token=given["load_token"],
+        console_password=given["console_password"],
+        cycle_seconds=_seconds("cycle_seconds", given["cycle_seconds"]),
+        data=Path(given["data"] or "modak-data"),
+        cache=Path(given["cache"]) if given["cache"] else _user_cache(environ),
+        spark_memory=given["spark_memory"] or "1g",
+        failpoints=given["failpoints"],
+        credentials=_credentials(environ),
+    )
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    for name in environ:
+        if not name.startswith("MODAK_") or name in _BY_VARIABLE or name.startswith(CREDENTIALS_PREFIX):
+            continue
+        near = difflib.get_close_matches(name, _BY_VARIABLE, n=1, cutoff=0.0)
+        raise UsageError(f"unknown setting {name}", hint=f"did you mean {near[0]}? docs/reference/settings.md lists all of them")
+
+
+def _user_cache(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "modak"
+    home = environ.get("HOME")
+    return (Path(home) if home else Path.home()) / ".cache" / "modak"
+
+
+def _address(name: str, text: str | None) -> tuple[str, int]:
+    host, _, port = (text or "").rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"setting {name} is not an address: {text!r}", hint="write it as host:port, for example 127.0.0.1:9090")
+    return host.strip("[]"), int(port)
+
+
+def _seconds(name: str, text: str | None) -> float:
+    try:
+        seconds = float(text or "")
+    except ValueError as cause:
+        raise UsageError(f"setting {name} is not a number of seconds: {text!r}") from cause
+    if not 0 < seconds < 86_400:
+        raise UsageError(f"setting {name} must be above 0 and below a day", found=text)
+    return seconds
+
+
+def _catalog(text: str) -> str:
+    if text != "jdbc" and not text.startswith(("http://", "https://")):
+        raise UsageError(f"setting catalog is neither `jdbc` nor the URI of a REST catalog: {text!r}")
+    return text
+
+
+def _spark(text: str) -> str:
+    if not text.startswith(("local", "spark://", "yarn", "k8s://", "sc://")):
+        raise UsageError(f"setting spark is not a Spark master: {text!r}", hint="local[*], spark://host:7077, yarn, k8s://… or sc://host")
+    return text
+
+
+def _credentials(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    return {
+        name.removeprefix(CREDENTIALS_PREFIX): _credential_set(name, value)
+        for name, value in environ.items()
+        if name.startswith(CREDENTIALS_PREFIX)
+    }
+
+
+def _credential_set(name: str, text: str) -> dict[str, str]:
+    """JSON object, or key=value pairs separated by commas. The value itself never appears in the error."""
+    try:
+        pairs = json.loads(text) if text.lstrip().startswith("{") else dict(part.split("=", 1) for part in text.split(","))
+        return {str(key).strip(): str(value) for key, value in pairs.items()}
+    except ValueError as cause:
+        raise UsageError(f"{name} cannot be read", hint='write it as key=value,key=value or as a JSON object {"key": "value"}') from cause

@@ -1,0 +1,173 @@
+-- name: read_relation
+select c.oid::bigint as oid,
+       n.nspname as schema_name,
+       c.relname as table_name,
+       c.relkind as kind,
+       c.relpersistence as persistence,
+       pg_get_userbyid(c.relowner) as owner,
+       c.relrowsecurity as row_security,
+       c.relispartition as is_partition,
+       exists (select from pg_inherits i where i.inhrelid = c.oid and not c.relispartition) as inherits,
+       obj_description(c.oid, 'pg_class') as comment,
+       p.partstrat as strategy,
+       array(select coalesce(a.attname::text, '')
+               from unnest(p.partattrs::smallint[]) with ordinality k(attnum, n)
+               left join pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum and k.attnum > 0
+              order by k.n) as key_columns
+  from pg_class c
+  join pg_namespace n on n.oid = c.relnamespace
+  left join pg_partitioned_table p on p.partrelid = c.oid
+ where n.nspname = %(schema)s and c.relname = %(name)s and c.relkind in ('r', 'p', 'v', 'm', 'f', 'S', 'i', 'I', 'c', 't');
+
+-- name: list_columns
+select a.attnum::integer as number,
+       a.attname::text as name,
+       format_type(a.atttypid, a.atttypmod) as display,
+       a.atttypid::bigint as type_oid,
+       a.atttypmod as modifier,
+       a.attnotnull as not_null,
+       a.attidentity::text as identity,
+       a.attgenerated::text as generated,
+       pg_get_expr(d.adbin, d.adrelid) as default_expression,
+       col_description(a.attrelid, a.attnum) as comment
+  from pg_attribute a
+  left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+ where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped
+ order by a.attnum;
+
+-- name: read_type
+select t.typname::text as name,
+       n.nspname::text as namespace,
+       t.typtype::text as kind,
+       t.typbasetype::bigint as base_oid,
+       t.typtypmod as base_modifier,
+       format_type(t.oid, null) as display,
+       case when e.typarray = t.oid then e.oid::bigint end as element_oid
+  from pg_type t
+  join pg_namespace n on n.oid = t.typnamespace
+  left join pg_type e on e.oid = t.typelem
+ where t.oid = %(oid)s::oid;
+
+-- name: list_unique_keys
+select i.indisprimary as is_primary,
+       array(select a.attname::text
+               from unnest(i.indkey::smallint[]) with ordinality k(attnum, n)
+               join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+              where k.n <= i.indnkeyatts
+              order by k.n) as columns
+  from pg_index i
+ where i.indrelid = %(oid)s::oid and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null
+ order by i.indisprimary desc, i.indexrelid;
+
+-- name: list_partitions
+select c.oid::bigint as oid,
+       n.nspname::text as schema_name,
+       c.relname::text as table_name,
+       t.parentrelid::oid::bigint as parent_oid,
+       t.level,
+       t.isleaf as is_leaf,
+       pg_get_expr(c.relpartbound, c.oid) as bound,
+       p.partstrat::text as strategy,
+       array(select coalesce(a.attname::text, '')
+               from unnest(p.partattrs::smallint[]) with ordinality k(attnum, n)
+               left join pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum and k.attnum > 0
+              order by k.n) as key_columns,
+       c.relkind as kind,
+       c.relpersistence as persistence,
+       case when t.isleaf then pg_total_relation_size(c.oid) else 0 end as bytes,
+       greatest(c.reltuples, 0)::bigint as estimated_rows
+  from pg_partition_tree(%(oid)s::oid::regclass) t
+  join pg_class c on c.oid = t.relid
+  join pg_namespace n on n.oid = c.relnamespace
+  left join pg_partitioned_table p on p.partrelid = c.oid
+ where t.level > 0
+ order by t.level, n.nspname, c.relname;
+
+-- name: list_dependents
+with heap as (
+    select c.oid, c.relname from pg_class c
+     where c.oid = %(oid)s::oid or c.oid in (select relid from pg_partition_tree(%(oid)s::oid::regclass))
+)
+select distinct case v.relkind when 'm' then 'materialized view' else 'view' end as kind,
+       format('%%I.%%I', n.nspname, v.relname) as name, h.relname::text as on, v.oid::bigint as oid
+  from pg_depend d
+  join heap h on d.refobjid = h.oid and d.refclassid = 'pg_class'::regclass
+  join pg_rewrite r on d.classid = 'pg_rewrite'::regclass and r.oid = d.objid
+  join pg_class v on v.oid = r.ev_class
+  join pg_namespace n on n.oid = v.relnamespace
+ where v.oid not in (select oid from heap)
+union all
+select distinct 'function', format('%%I.%%I(%%s)', n.nspname, f.proname, pg_get_function_identity_arguments(f.oid)),
+       h.relname::text, f.oid::bigint
+  from pg_depend d
+  join heap h on d.refobjid = h.oid and d.refclassid = 'pg_class'::regclass
+  join pg_proc f on d.classid = 'pg_proc'::regclass and f.oid = d.objid
+  join pg_namespace n on n.oid = f.pronamespace
+ where f.prosqlbody is not null
+union all
+select distinct 'policy', format('%%I on %%s', p.polname, p.polrelid::regclass), h.relname::text, p.oid::bigint
+  from pg_depend d
+  join heap h on d.refobjid = h.oid and d.refclassid = 'pg_class'::regclass
+  join pg_policy p on d.classid = 'pg_policy'::regclass and p.oid = d.objid
+ where p.polrelid not in (select oid from heap)
+union all
+select 'foreign key', format('%%I on %%s', k.conname, k.conrelid::regclass), h.relname::text, k.oid::bigint
+  from pg_constraint k
+  join heap h on k.confrelid = h.oid
+ where k.contype = 'f' and k.conparentid = 0
+ order by 1, 2;
+
+-- name: list_publications
+select p.pubname::text as name
+  from pg_publication p
+ where p.puballtables
+    or exists (select from pg_publication_rel r where r.prpubid = p.oid and r.prrelid = %(oid)s::oid)
+ order by 1;
+
+-- name: list_sibling_names
+select c.relname::text as name from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %(schema)s
+union
+select t.typname::text from pg_type t join pg_namespace n on n.oid = t.typnamespace
+ where n.nspname = %(schema)s;
+
+-- name: list_grants
+select case when a.grantee = 0 then 'public' else pg_get_userbyid(a.grantee) end as grantee,
+       a.grantee = 0 as to_public,
+       a.privilege_type as privilege,
+       a.is_grantable as grantable,
+       null::text as column_name
+  from pg_class c, aclexplode(c.relacl) a
+ where c.oid = %(oid)s::oid and a.grantee <> c.relowner
+union all
+select case when x.grantee = 0 then 'public' else pg_get_userbyid(x.grantee) end, x.grantee = 0, x.privilege_type, x.is_grantable,
+       a.attname::text
+  from pg_class c
+  join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+  cross join aclexplode(a.attacl) x
+ where c.oid = %(oid)s::oid and x.grantee <> c.relowner
+ order by 5 nulls first, 1, 3;
+
+-- name: find_locking_statements
+select s.query, s.calls
+  from pg_stat_statements s
+ where s.dbid = (select d.oid from pg_database d where d.datname = current_database())
+   and s.query ~* %(mentions)s
+   and s.query ~* '(on\s+conflict|\mmerge\s+into\M|\mtruncate\M|\mfor\s+(no\s+key\s+)?update\M|\mfor\s+(key\s+)?share\M)'
+ order by s.calls desc
+ limit 20;
+
+-- name: find_extension
+select n.nspname::text as schema_name
+  from pg_extension e join pg_namespace n on n.oid = e.extnamespace
+ where e.extname = %(name)s;
+
+-- name: define_view
+select format('create or replace view %%I.%%I%%s as %%s', n.nspname, c.relname,
+              case when c.reloptions is null then '' else ' with (' || array_to_string(c.reloptions, ', ') || ')' end,
+              pg_get_viewdef(c.oid)) as definition
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where c.oid = %(oid)s::oid;
+
+-- name: define_function
+select pg_get_functiondef(%(oid)s::oid) as definition;

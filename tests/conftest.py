@@ -1,0 +1,101 @@
+"""One Postgres cluster per run, one migrated template, one database per test; one Spark session per run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from modak.app import App
+from modak.catalog.migrate import migrate
+from modak.connection import Connection, connect
+from modak.core.profile import Profile
+from modak.embedded.postgres import Cluster
+from modak.lake.iceberg import IcebergLake
+from modak.settings import Settings, load
+
+# The machine's own settings must not decide a test; where fetched jars are kept may.
+for _name in [name for name in os.environ if name.startswith("MODAK_") and name != "MODAK_CACHE"]:
+    del os.environ[_name]
+
+_TEMPLATE = "modak_template"
+_numbers = itertools.count(1)
+
+
+def pytest_report_header() -> str:
+    from modak.embedded.server_binaries import find_server_binaries
+
+    binaries = find_server_binaries()
+    return f"postgres: {binaries.major} ({binaries.origin})"
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Durability is not what these tests are about; crash tests start clusters of their own."""
+    options = {"fsync": "off", "full_page_writes": "off", "max_connections": "100"}
+    started = Cluster.start(tmp_path_factory.mktemp("cluster") / "postgres", options=options)
+    yield started
+    started.stop("immediate")
+
+
+@pytest.fixture(scope="session")
+def template(cluster: Cluster) -> str:
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute(f"create database {_TEMPLATE}")
+    with connect(cluster.dsn(_TEMPLATE)) as connection:
+        migrate(connection)
+    return _TEMPLATE
+
+
+@pytest.fixture
+def new_database(cluster: Cluster) -> Iterator[Callable[..., str]]:
+    """Makes databases: empty ones, or copies of the migrated template. Returns DSNs."""
+    made: list[str] = []
+
+    def make(template: str = "template1") -> str:
+        name = f"test_{next(_numbers)}"
+        with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+            connection.execute(sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template)))
+        made.append(name)
+        return cluster.dsn(name)
+
+    yield make
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        for name in made:
+            connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def dsn(new_database: Callable[..., str], template: str) -> str:
+    """A database with the catalog in it."""
+    return new_database(template)
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[Connection]:
+    with connect(dsn, autocommit=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def settings(dsn: str, tmp_path: Path) -> Settings:
+    return load({"HOME": os.environ.get("HOME", "/"), **_cache()}, dsn=dsn, data=str(tmp_path / "data"))
+
+
+def _cache() -> dict[str, str]:
+    return {name: os.environ[name] for name in ("MODAK_CACHE", "XDG_CACHE_HOME") if name in os.environ}
+
+
+@pytest.fixture
+def app(settings: Settings) -> App:
+    return App(settings)
+
+
+@pytest.fixture
+def lake(app: App) -> IcebergLake:
+    return app.lake(Profile("default"))
