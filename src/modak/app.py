@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from modak.core.profile import Profile
+    from modak.core.table import Name
     from modak.embedded.postgres import Cluster
+    from modak.jobs.context import JobContext
     from modak.jobs.spark import Machine
     from modak.lake.iceberg import IcebergLake
     from modak.lake.storage import Storage
@@ -88,6 +90,20 @@ class App:
         machine = None if spark.is_connect(master) else self.machine()
         with self.progress.task("Starting Spark"):
             return spark.session(master, [self.storage(profile) for profile in profiles], machine)
+
+    @contextlib.contextmanager
+    def job(self, name: Name) -> Iterator[JobContext]:
+        """The context of one table's job, alone on that table for as long as the block runs."""
+        from modak.catalog import profiles, tables
+        from modak.jobs.context import JobContext, alone_on
+
+        with self.connection() as connection:
+            table = tables.get(connection, name)
+            profile = profiles.get(connection, table.storage_profile)
+            with alone_on(connection, table):
+                yield JobContext(
+                    connection, self.dsn, table, self.lake(profile), lambda: self.spark(profile), os.cpu_count() or 1, self.progress
+                )
 
     def machine(self) -> Machine:
         """Java and Spark's jars, found on the machine or fetched once."""

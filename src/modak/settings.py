@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +121,7 @@ def _user_cache(environ: Mapping[str, str]) -> Path:
 
 def _address(name: str, text: str | None) -> tuple[str, int]:
     host, _, port = (text or "").rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise UsageError(f"setting {name} is not an address: {text!r}", hint="write it as host:port, for example 127.0.0.1:9090")
     return host.strip("[]"), int(port)
 

@@ -95,7 +95,10 @@ def _migrate(connection: Connection, upto: int) -> Outcome:
         connection.execute(trusted(migration.text))
         connection.execute(SQL.query("record_migration"), vars(migration) | {"checksum": migration.checksum})
         failpoint("migrate.after_migration")
-    replaced = _replace_routines(connection, upto)
+    replaced = upto == current_version() and _replace_routines(connection, upto)
+    if not replaced and upto != current_version():
+        # Half-way there are no routines: they are written for the whole catalog.
+        connection.execute(SQL.query("write_schema_meta"), {"version": upto, "program": __version__, "routines_checksum": ""})
     return Outcome(upto, tuple(f"{migration.version:04}_{migration.name}" for migration in pending), replaced)
 
 
@@ -145,7 +148,13 @@ def installed_version(connection: Connection) -> int | None:
 
 def require_current(connection: Connection) -> None:
     """Refuse to work on a database without a catalog, or with one of another version."""
-    installed = installed_version(connection)
+    try:
+        installed = installed_version(connection)
+    except psycopg.errors.InsufficientPrivilege as cause:
+        raise CatalogError(
+            f"this role may not read the catalog: {cause.diag.message_primary}",
+            hint="connect as the role that ran `modak migrate`, or as a superuser",
+        ) from cause
     if installed is None:
         raise CatalogMissing("this database has no Modak catalog", hint="run `modak migrate`")
     if installed > current_version():

@@ -14,7 +14,13 @@ from modak.connection import Connection
 from modak.core.profile import Profile
 from modak.errors import NotFound, Problem, Refused
 
-_SECRET = re.compile(r"secret|password|token|credential|access[-_.]?key", re.I)
+# The same words as in the constraint lake_config_holds_no_secret, which guards rows that others write.
+_SECRET = re.compile(
+    r"secret|passw|passphrase|token|credential|authorization|connection[-_.]?string|(access|account|private|api|shared)[-_.]?key", re.I
+)
+_PASSWORD_IN_URI = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_REFERENCE = re.compile(r"[A-Z0-9_]{1,63}")
 
 
 def _from_row(row: Mapping[str, Any]) -> Profile:
@@ -40,7 +46,7 @@ def get(connection: Connection, name: str | None) -> Profile:
 
 
 def save(connection: Connection, profile: Profile) -> None:
-    _refuse_secrets(profile)
+    _check(profile)
     values = {
         "profile_name": profile.name,
         "warehouse": profile.warehouse,
@@ -59,16 +65,18 @@ def save(connection: Connection, profile: Profile) -> None:
         raise Refused(f"profile {profile.name!r}: {cause.diag.message_primary}", hint=cause.diag.message_hint) from cause
 
 
-def _refuse_secrets(profile: Profile) -> None:
-    problems = [
-        Problem(
-            "secret", f"{key} looks like a secret", "secrets stay in the environment: use --credentials REF and MODAK_CREDENTIALS_<REF>"
-        )
-        for key in profile.lake_config
-        if _SECRET.search(key)
-    ]
+def _check(profile: Profile) -> None:
+    problems = []
+    if not _NAME.fullmatch(profile.name):
+        problems.append(Problem("name", f"profile name {profile.name!r} is not made of lower case letters, digits, _ and -"))
+    if profile.credential_ref is not None and not _REFERENCE.fullmatch(profile.credential_ref):
+        problems.append(Problem("credentials", f"credentials {profile.credential_ref!r} are no name of capitals, digits and _"))
+    hint = "secrets stay in the environment: use --credentials REF and MODAK_CREDENTIALS_<REF>"
+    problems += [Problem("secret", f"{key} looks like a secret", hint) for key in profile.lake_config if _SECRET.search(key)]
+    uris = {"warehouse": profile.warehouse, **profile.lake_config}
+    problems += [Problem("secret", f"{key} holds a password", hint) for key, value in uris.items() if _PASSWORD_IN_URI.search(value)]
     if problems:
-        raise Refused(f"profile {profile.name} was not saved", problems)
+        raise Refused(f"profile {profile.name!r} was not saved", problems, hint="nothing was changed")
 
 
 def drop(connection: Connection, name: str) -> None:

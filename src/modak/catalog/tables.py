@@ -111,9 +111,15 @@ def get(connection: Connection, name: Name) -> Registered:
     found = find(connection, name)
     if found is not None:
         return found
-    row = connection.execute(SQL.query("find_table_by_relation"), {"schema_name": name.schema, "name": name.name}).fetchone()
-    hint = f"it is a part of {Name(row['schema_name'], row['table_name'])}" if row else "`modak status` lists the registered ones"
+    owner = owner_of(connection, name)
+    hint = f"it is a part of {owner}" if owner else "`modak status` lists the registered ones"
     raise NotRegistered(f"{name} is not a registered table", hint=hint)
+
+
+def owner_of(connection: Connection, name: Name) -> Name | None:
+    """The registered table that a name belongs to: its own, its heap's or its view's."""
+    row = connection.execute(SQL.query("find_table_by_relation"), {"schema_name": name.schema, "name": name.name}).fetchone()
+    return Name(row["schema_name"], row["table_name"]) if row else None
 
 
 def listing(connection: Connection) -> list[Registered]:
@@ -166,6 +172,29 @@ def partitions(connection: Connection, table_id: int) -> list[Partition]:
         )
         for row in rows
     ]
+
+
+def states(connection: Connection, table_id: int) -> dict[int, PartitionState]:
+    """State of each known partition by its OID."""
+    rows = connection.execute(SQL.query("list_catalog_partitions"), {"table_id": table_id}).fetchall()
+    return {row["partition_id"]: PartitionState(row["state"]) for row in rows}
+
+
+def save_lake_columns(connection: Connection, table_id: int, field_ids: Mapping[int, int]) -> None:
+    """Remember which lake field each heap column (by attnum) is."""
+    columns = [{"attnum": number, "field_id": field_id} for number, field_id in sorted(field_ids.items())]
+    connection.execute(SQL.query("save_lake_columns"), {"table_id": table_id, "lake_columns": Jsonb(columns)})
+
+
+def lake_field_ids(connection: Connection, table_id: int) -> dict[int, int]:
+    row = connection.execute(SQL.query("read_lake_columns"), {"table_id": table_id}).fetchone()
+    return {entry["attnum"]: entry["field_id"] for entry in row["lake_columns"]} if row else {}
+
+
+def set_state(connection: Connection, table_id: int, partition_id: int, state: PartitionState, rows: int | None = None) -> None:
+    connection.execute(
+        SQL.query("set_partition_state"), {"table_id": table_id, "partition_id": partition_id, "state": state.value, "row_count": rows}
+    )
 
 
 def count(connection: Connection, query: str, table_id: int) -> int:

@@ -62,7 +62,7 @@ def layout(width: str | None, key_type: TierKeyType) -> str | Problem:
         return Problem("layout", f"layout {width!r} needs a time as tier key", "give a width in keys, for example --width 1000")
     if width == "none":
         return width
-    if not re.fullmatch(r"\d{1,19}", width) or not 1 <= int(width) <= WIDTH_MAX:
+    if not re.fullmatch(r"[0-9]{1,19}", width) or not 1 <= int(width) <= WIDTH_MAX:
         return Problem("layout", f"width {width!r} is not between 1 and {WIDTH_MAX}", "Iceberg truncates by 32-bit widths")
     return str(int(width))
 
@@ -88,6 +88,8 @@ def lake_identifier(name: str) -> str:
     if _PLAIN.match(name):
         return name
     readable = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:40] or "t"
+    if readable[0].isdigit():
+        readable = f"t_{readable}"
     return f"{readable}_{hashlib.sha256(name.encode()).hexdigest()[:10]}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from modak.core import bounds
 from modak.core.lag import Lag
 from modak.core.lake_table import lake_columns, layout
-from modak.core.table import Relation
+from modak.core.table import Dependent, Relation
 from modak.core.tier_key import TierKeyType
 from modak.errors import ModakError, Problem
 
@@ -104,7 +104,8 @@ def _tier_key(relation: Relation, options: Options) -> tuple[TierKeyType | None,
     if column is None:
         return None, [_no_column(relation, "tier key", options.tier_key)]
     try:
-        return TierKeyType.from_pg(column.type.base), []
+        # A user's own type may be called date and be anything.
+        return TierKeyType.from_pg(column.type.base if column.type.namespace == "pg_catalog" else column.type.display), []
     except ModakError as refused:
         return None, [Problem("tier_key_type", f"tier key {options.tier_key} has type {column.type.display}", refused.hint or str(refused))]
 
@@ -163,6 +164,8 @@ def _columns(relation: Relation, options: Options, primary_key: tuple[str, ...])
 
 def _protection(relation: Relation, options: Options) -> Iterator[Problem]:
     """What would be by-passed or would silently keep reading only the heap."""
+    if not relation.may_alter:
+        yield Problem("owner", f"{relation.name} belongs to {relation.owner}", "connect as its owner or as a superuser")
     if relation.row_security:
         yield Problem(
             "row_security",
@@ -172,13 +175,18 @@ def _protection(relation: Relation, options: Options) -> Iterator[Problem]:
     if options.surface == "heap":
         return
     for dependent in relation.dependents:
-        if options.dependents == "keep" or (options.dependents == "move" and dependent.kind in ("view", "function")):
+        if options.dependents == "keep" or (options.dependents == "move" and follows_name(relation, dependent)):
             continue
         ways = "--dependents keep leaves it on the heap"
-        if dependent.kind in ("view", "function"):
+        if follows_name(relation, dependent):
             ways += ", --dependents move makes it follow the name"
         ways += ", --surface heap leaves the name to the heap"
         yield Problem("dependent", f"{dependent.kind} {dependent.name} depends on {dependent.on} and would see hot rows only", ways)
+
+
+def follows_name(relation: Relation, dependent: Dependent) -> bool:
+    """Whether a dependent can be bound to the view instead; one that names a partition cannot."""
+    return dependent.kind in ("view", "function") and dependent.on_oid == relation.oid
 
 
 def derived_name(table: str, suffix: str) -> str:
@@ -275,7 +283,9 @@ def _partitioning(relation: Relation, options: Options, key_type: TierKeyType) -
         return
     tables: list[tuple[str, str | None, tuple[str, ...]]] = [(str(relation.name), relation.strategy, relation.key_columns)]
     if relation.strategy == "l":
-        tables = [(str(leaf.name), leaf.strategy, leaf.key_columns) for leaf in relation.partitions if leaf.level == 1]
+        # Without a partition nothing says that ranges will follow below the list.
+        below = [(str(leaf.name), leaf.strategy, leaf.key_columns) for leaf in relation.partitions if leaf.level == 1]
+        tables = below or tables
     for name, strategy, columns in tables:
         yield from _range_problem(name, strategy, columns, options.tier_key)
     yield from _bounds_problems(relation, key_type)

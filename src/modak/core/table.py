@@ -35,6 +35,7 @@ class Column:
     identity: str = ""  # 'a' always, 'd' by default
     generated: str = ""  # 's' stored, 'v' virtual
     comment: str | None = None
+    number: int = 0  # pg_attribute.attnum: stays when the column is renamed
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,11 @@ class Leaf:
 class Dependent:
     """Something that refers to the heap by its OID and would not follow the name to the two-tier view."""
 
-    kind: str  # view, materialized view, function, policy, foreign key
+    kind: str  # view, materialized view, function, signature of function, column, policy, foreign key
     name: str
     on: str
     oid: int
+    on_oid: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Relation:
     primary_key: tuple[str, ...]
     unique_keys: tuple[tuple[str, ...], ...]
     partitions: tuple[Leaf, ...]
+    may_alter: bool = True  # whether the role that looks has the owner's rights
     row_security: bool = False
     is_partition: bool = False
     inherits: bool = False

@@ -45,12 +45,15 @@ class LakeType:
     # A condition that is true for values the lake type holds exactly; None: all of them.
     holds_sql: str | None = None
     limits: str | None = None
+    # What a binary COPY carries for the flush; Arrow's own types hold times and dates exactly, so those cross as they are.
+    copy_sql: str = "{column}::text"
     # How a value stands in a row image of the delta: as JSON where JSON keeps it exactly, as Postgres text otherwise.
     image_sql: str = "{column}::text"
 
 
-def _plain(iceberg: str, spark: str, duckdb: str) -> LakeType:
-    return LakeType(iceberg, spark, duckdb, image_sql="{column}")
+def _plain(iceberg: str, spark: str, duckdb: str, base: str) -> LakeType:
+    """Domains reach here by their base type; the cast says so to the reader of the copy, and is free otherwise."""
+    return LakeType(iceberg, spark, duckdb, image_sql="{column}", copy_sql=f"{{column}}::pg_catalog.{base}")
 
 
 TEXT = LakeType("string", "string", "VARCHAR", as_text=True, read_sql="{column}::text")
@@ -61,15 +64,15 @@ _MICROS = "(pg_catalog.date_part('epoch', {column}) is not null and pg_catalog.i
 _READ_MICROS = "(extract(epoch from {column}) * 1000000)::bigint"
 
 NATIVE: Mapping[str, LakeType] = {
-    "bool": _plain("boolean", "boolean", "BOOLEAN"),
-    "int2": _plain("int", "int", "INTEGER"),
-    "int4": _plain("int", "int", "INTEGER"),
-    "int8": _plain("long", "bigint", "BIGINT"),
-    "float4": LakeType("float", "float", "FLOAT"),
-    "float8": LakeType("double", "double", "DOUBLE"),
-    "oid": LakeType("long", "bigint", "BIGINT", read_sql="{column}::bigint"),
-    "uuid": LakeType("uuid", "string", "UUID", read_sql="{column}::text"),
-    "bytea": LakeType("binary", "binary", "BLOB"),
+    "bool": _plain("boolean", "boolean", "BOOLEAN", "bool"),
+    "int2": _plain("int", "int", "INTEGER", "int2"),
+    "int4": _plain("int", "int", "INTEGER", "int4"),
+    "int8": _plain("long", "bigint", "BIGINT", "int8"),
+    "float4": LakeType("float", "float", "FLOAT", copy_sql="{column}::pg_catalog.float4"),
+    "float8": LakeType("double", "double", "DOUBLE", copy_sql="{column}::pg_catalog.float8"),
+    "oid": LakeType("long", "bigint", "BIGINT", read_sql="{column}::bigint", copy_sql="{column}::bigint"),
+    "uuid": LakeType("uuid", "string", "UUID", read_sql="{column}::text", copy_sql="pg_catalog.uuid_send({column})"),
+    "bytea": LakeType("binary", "binary", "BLOB", copy_sql="{column}::pg_catalog.bytea"),
     "text": _STRING,
     "varchar": _STRING,
     "bpchar": _STRING,
@@ -85,6 +88,7 @@ NATIVE: Mapping[str, LakeType] = {
         read_sql="({column} - date '1970-01-01')",
         spark_sql="date_from_unix_date({column})",
         holds_sql="pg_catalog.isfinite({column})",
+        copy_sql="{column}::pg_catalog.date",
         limits="infinite dates",
     ),
     "timestamptz": LakeType(
@@ -94,6 +98,7 @@ NATIVE: Mapping[str, LakeType] = {
         read_sql=_READ_MICROS,
         spark_sql="timestamp_micros({column})",
         holds_sql="(pg_catalog.isfinite({column}) and {column} < timestamptz '294247-01-10 04:00:54+00')",
+        copy_sql="{column}::pg_catalog.timestamptz",
         limits="infinite timestamps and those after 294247-01-10",
     ),
     "timestamp": LakeType(
@@ -103,6 +108,7 @@ NATIVE: Mapping[str, LakeType] = {
         read_sql=_READ_MICROS,
         spark_sql="cast(timestamp_micros({column}) as timestamp_ntz)",
         holds_sql="(pg_catalog.isfinite({column}) and {column} < timestamp '294247-01-10 04:00:54')",
+        copy_sql="{column}::pg_catalog.timestamp",
         limits="infinite timestamps and those after 294247-01-10",
     ),
 }
@@ -167,7 +173,9 @@ def _numeric(pg: PgType) -> LakeType:
     if digits > _MAX_DECIMAL_DIGITS or not 0 <= scale <= digits:
         return TEXT
     name = f"decimal({digits},{scale})"
-    return LakeType(name, name, name.upper(), holds_sql="({column} <> 'NaN'::numeric)", limits="NaN")
+    return LakeType(
+        name, name, name.upper(), copy_sql="{column}::pg_catalog.numeric", holds_sql="({column} <> 'NaN'::numeric)", limits="NaN"
+    )
 
 
 def numeric_display(modifier: int) -> str | None:

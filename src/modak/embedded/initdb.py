@@ -13,7 +13,8 @@ from modak.embedded.server_binaries import ServerBinaries
 from modak.errors import MissingComponent
 from modak.progress import Task
 
-USER = "modak"
+# Not "modak": the default search_path starts with "$user", and unqualified tables would land in the catalog's schema.
+USER = "postgres"
 SETTINGS_FILE = "modak.conf"
 """A file beside postgresql.conf, included by it, for the defaults that Modak writes at each start."""
 

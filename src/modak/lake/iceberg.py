@@ -99,14 +99,14 @@ class IcebergLake:
     @property
     def catalog(self) -> Catalog:
         if self._catalog is None:
-            with _failures("the Iceberg catalog", self.storage):
+            with failures("the Iceberg catalog", self.storage):
                 self._catalog = load_catalog(self.storage.catalog_name, **pyiceberg_properties(self.storage))
         return self._catalog
 
     def create(self, table: LakeTable) -> LakePointer:
         schema = iceberg_schema(table)
         namespace, name = _identifier(table.ref)
-        with _failures(table.ref, self.storage):
+        with failures(table.ref, self.storage):
             # Asked first, because a create that loses leaves its metadata file behind.
             if self.catalog.table_exists((namespace, name)):
                 raise TableAlreadyExistsError(table.ref)
@@ -115,7 +115,7 @@ class IcebergLake:
             created = self.catalog.create_table(
                 (namespace, name),
                 schema,
-                location=self.storage.location(table.ref) if self.storage.catalog == "jdbc" else None,
+                location=self.storage.new_location(table.ref) if self.storage.catalog == "jdbc" else None,
                 partition_spec=partition_spec(table, schema),
                 sort_order=sort_order(table, schema),
                 properties=dict(table.properties),
@@ -123,14 +123,19 @@ class IcebergLake:
         return _pointer(table.ref, created)
 
     def find(self, ref: str) -> LakePointer | None:
-        with _failures(ref, self.storage):
+        with failures(ref, self.storage):
             try:
                 return _pointer(ref, self.catalog.load_table(_identifier(ref)))
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
 
+    def load(self, ref: str) -> Table:
+        """The table itself, for commits and schema changes."""
+        with failures(ref, self.storage):
+            return self.catalog.load_table(_identifier(ref))
+
     def drop(self, ref: str, *, purge: bool) -> None:
-        with _failures(ref, self.storage):
+        with failures(ref, self.storage):
             try:
                 table = self.catalog.load_table(_identifier(ref))
             except (NoSuchTableError, NoSuchNamespaceError):
@@ -170,7 +175,7 @@ def _remove_folder(location: str) -> None:
 
 
 @contextlib.contextmanager
-def _failures(what: str, storage: Storage) -> Iterator[None]:
+def failures(what: str, storage: Storage) -> Iterator[None]:
     """PyIceberg's many exceptions have no common base; at this border they become ours."""
     try:
         yield

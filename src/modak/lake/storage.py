@@ -6,6 +6,8 @@ warehouse and non-secret settings, and names a credential set of the environment
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +40,20 @@ class Storage:
     def is_local(self) -> bool:
         return self.warehouse.startswith("file:")
 
-    def location(self, ref: str) -> str:
+    def new_location(self, ref: str) -> str:
+        """A folder that no other table has: databases and profiles may share a warehouse, and a purge removes the whole folder."""
         namespace, table = ref.split(".", 1)
-        return f"{self.warehouse.rstrip('/')}/{namespace}/{table}"
+        return f"{self.warehouse.rstrip('/')}/{namespace}/{table}-{uuid.uuid4().hex[:12]}"
 
 
 def catalog_name(profile: str) -> str:
     """The catalog's name in Spark and in the catalog's own rows; a name Spark's configuration keys can carry."""
-    return "modak" if profile == DEFAULT_PROFILE else f"modak_{profile.replace('-', '_')}"
+    if profile == DEFAULT_PROFILE:
+        return "modak"
+    if "-" not in profile:
+        return f"modak_{profile}"
+    # Profiles a-b and a_b are two: the digest keeps their catalogs apart.
+    return f"modak_{profile.replace('-', '_')}_{hashlib.sha256(profile.encode()).hexdigest()[:8]}"
 
 
 def resolve(profile: Profile, *, dsn: str, catalog: str, warehouse: str, credentials: Mapping[str, Mapping[str, str]]) -> Storage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -10,6 +11,7 @@ from modak.catalog import tables
 from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core.lag import Lag
+from modak.core.lake_table import layout
 from modak.core.registration import Options
 from modak.errors import ModakError, Problem, Refused, UsageError
 
@@ -44,7 +46,7 @@ def change(connection: Connection, table: Registered, wanted: Mapping[str, str])
             if key in LAGS:
                 changes[LAGS[key]] = Lag.parse(value, table.key_type).text if value else None
             elif key in OTHERS:
-                changes[key] = _PARSERS[key](value)
+                changes[key] = _PARSERS[key](value) if value else _DEFAULTS[key]
             elif key.startswith(MAINTENANCE) and key != MAINTENANCE:
                 _set(maintenance, key.removeprefix(MAINTENANCE), value)
                 changes["maintenance_policy"] = maintenance or None
@@ -52,7 +54,7 @@ def change(connection: Connection, table: Registered, wanted: Mapping[str, str])
                 problems.append(Problem("policy", f"unknown policy key {key!r}", f"known: {', '.join(keys())}"))
         except ModakError as refused:
             problems.append(Problem("policy", f"{key}: {refused}", refused.hint))
-    problems = problems or _conflicts(table, changes)
+    problems += _conflicts(table, changes)
     if problems:
         raise Refused(f"the policy of {table.name} was not changed", problems)
     return tables.update_policy(connection, table, **changes)
@@ -66,7 +68,7 @@ def _set(maintenance: dict[str, Any], key: str, value: str) -> None:
 
 
 def _whole_number(text: str) -> int:
-    if not text.isdigit() or int(text) > 1000:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > 1000:
         raise UsageError(f"{text!r} is not a whole number from 0 to 1000")
     return int(text)
 
@@ -79,6 +81,7 @@ def _truth(text: str) -> bool:
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {"premake": _whole_number, "enabled": _truth, "keep_heap": _truth}
+_DEFAULTS: dict[str, Any] = {"premake": 0, "enabled": True, "keep_heap": False}
 
 
 def _conflicts(table: Registered, changes: Mapping[str, Any]) -> list[Problem]:
@@ -98,6 +101,8 @@ def _conflicts(table: Registered, changes: Mapping[str, Any]) -> list[Problem]:
             problems.append(Problem("option", "lake_retention is for tiered tables"))
     if after["heap_retention_lag"] is not None and table.mode != "mirrored":
         problems.append(Problem("option", "heap_retention is for mirrored tables", "use lag"))
+    if after["keep_heap"] and after["reclaim_lag"] is not None:
+        problems.append(Problem("option", "keep_heap never reclaims, so reclaim_lag has no meaning"))
     if "keep_heap" in changes and changes["keep_heap"] != table.keep_heap:
         problems.append(Problem("option", "keep_heap is decided at registration", "unregister and register again"))
     return problems
@@ -112,8 +117,9 @@ def apply_options(connection: Connection, table: Registered, options: Options, *
         ("--surface", table.surface, options.surface),
         ("--keep-heap", table.keep_heap, options.keep_heap),
         ("--as-text", tuple(sorted(table.text_cols)), tuple(sorted(options.text_columns or table.text_cols))),
+        ("--profile", table.storage_profile, options.profile or table.storage_profile),
         ("--lake-table", table.lake_table_ref, options.lake_table or table.lake_table_ref),
-        ("--width", table.layout, options.width or table.layout),
+        ("--width", table.layout, _layout(options.width, table)),
     ]
     problems = [
         Problem("registered", f"{flag}: registered with {_plain(old)}, asked for {_plain(new)}", "unregister it first")
@@ -126,6 +132,12 @@ def apply_options(connection: Connection, table: Registered, options: Options, *
     if options.premake:
         wanted["premake"] = str(options.premake)
     return change(connection, table, wanted) if wanted else table
+
+
+def _layout(width: str | None, table: Registered) -> str:
+    """What a width given again means, in the spelling of the catalog."""
+    wanted = table.layout if width is None else layout(width, table.key_type)
+    return width or "" if isinstance(wanted, Problem) else wanted
 
 
 def _plain(value: object) -> str:

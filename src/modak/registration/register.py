@@ -18,10 +18,10 @@ from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core import bounds, lake_table
 from modak.core.lake_table import LakeTable
-from modak.core.registration import Decision, Options, decide, heap_name, proven_unique, view_name
+from modak.core.registration import Decision, Options, decide, follows_name, heap_name, proven_unique, view_name
 from modak.core.table import Name, Relation
 from modak.core.tier_key import TierKeyType
-from modak.errors import LockNotAvailable, Problem, Refused
+from modak.errors import LakeError, LockNotAvailable, Problem, Refused
 from modak.failpoints import failpoint
 from modak.lake.port import Lake, LakePointer
 from modak.progress import SILENT, Progress
@@ -77,6 +77,9 @@ def refuse_if_wrong(plan: Plan) -> None:
 def register(connection: Connection, lake: Lake, name: Name, options: Options, *, profile: str, progress: Progress = SILENT) -> Registered:
     """Register a table that is not registered yet. The connection must be in autocommit."""
     with _one_at_a_time(connection, name):
+        known = registered_problem(connection, name)
+        if known is not None:
+            raise Refused(f"{name} cannot be registered", [known], hint="nothing was changed")
         plan = look(connection, name, options)
         refuse_if_wrong(plan)
         if options.mode == "mirrored":
@@ -90,9 +93,32 @@ def register(connection: Connection, lake: Lake, name: Name, options: Options, *
             with progress.task(f"Registering {name}"):
                 return _change_postgres(connection, plan, pointer, profile)
         except BaseException:
-            # Whatever stopped us, an interrupt included: the transaction is gone, and so must be the lake table.
-            lake.drop(plan.lake_ref, purge=True)
+            _take_back(connection, lake, plan.lake_ref)
             raise
+
+
+def registered_problem(connection: Connection, name: Name) -> Problem | None:
+    """A table that is registered, or its heap or view under their own names."""
+    owner = tables.owner_of(connection, name)
+    if owner is None:
+        return None
+    what = "is registered already" if owner == name else f"is a part of the registered table {owner}"
+    return Problem("registered", f"{name} {what}", f"`modak status {owner}` shows it, `modak policy {owner}` changes its settings")
+
+
+def _take_back(connection: Connection, lake: Lake, ref: str) -> None:
+    """Remove the lake table of a registration that did not happen, whatever stopped it, an interrupt included.
+
+    A connection lost at COMMIT leaves open whether it happened. Then the lake table stays: either a registration owns it now, or the
+    next attempt finds it empty and stamped and replaces it.
+    """
+    with contextlib.suppress(LakeError, psycopg.Error):  # the first error is the one to tell
+        if not connection.closed and not _is_owned(connection, ref):
+            lake.drop(ref, purge=True)
+
+
+def _is_owned(connection: Connection, ref: str) -> bool:
+    return any(table.lake_table_ref == ref for table in tables.listing(connection))
 
 
 @contextlib.contextmanager
@@ -171,8 +197,8 @@ def read_catalog_id(connection: Connection) -> str:
 
 def is_leftover(connection: Connection, pointer: LakePointer, catalog_id: str) -> bool:
     """A lake table that this catalog made, that never got a row and that no registration owns: a crash left it."""
-    owned = any(table.lake_table_ref == pointer.ref for table in tables.listing(connection))
-    return pointer.properties.get(CATALOG_STAMP) == catalog_id and pointer.snapshot_id is None and not owned
+    empty_and_ours = pointer.properties.get(CATALOG_STAMP) == catalog_id and pointer.snapshot_id is None
+    return empty_and_ours and not _is_owned(connection, pointer.ref)
 
 
 def _change_postgres(connection: Connection, plan: Plan, pointer: LakePointer, profile: str) -> Registered:
@@ -181,11 +207,11 @@ def _change_postgres(connection: Connection, plan: Plan, pointer: LakePointer, p
         with connection.transaction():
             connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
             connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(relation.name)))
-            _refuse_if_changed(connection, plan)
+            locked = _look_again(connection, plan)
             failpoint("register.after_lock")
-            registered = _change_relations(connection, plan, profile)
+            registered = _change_relations(connection, locked, profile)
             failpoint("register.after_ddl")
-            _write_catalog(connection, plan, registered, pointer)
+            _write_catalog(connection, locked, registered, pointer)
             failpoint("register.before_commit")
     except psycopg.errors.LockNotAvailable as cause:
         raise LockNotAvailable(
@@ -200,12 +226,14 @@ def _change_postgres(connection: Connection, plan: Plan, pointer: LakePointer, p
     return registered
 
 
-def _refuse_if_changed(connection: Connection, plan: Plan) -> None:
-    """The look was without a lock; under the lock the table must still be what was decided on."""
+def _look_again(connection: Connection, plan: Plan) -> Plan:
+    """The look was without a lock. What the lake table was made from must be the same under it; the rest, partitions above all, is
+    taken as it stands now."""
     now = look(connection, plan.relation.name, plan.options)
     refuse_if_wrong(now)
-    if (now.relation.oid, now.relation.columns) != (plan.relation.oid, plan.relation.columns):
+    if (now.relation.oid, now.relation.columns, now.decision) != (plan.relation.oid, plan.relation.columns, plan.decision):
         raise LockNotAvailable(f"{plan.relation.name} changed while it was being registered", hint="run the command again")
+    return now
 
 
 def _change_relations(connection: Connection, plan: Plan, profile: str) -> Registered:
@@ -213,13 +241,14 @@ def _change_relations(connection: Connection, plan: Plan, profile: str) -> Regis
     nullable = [column.name for column in relation.columns if column.name in plan.decision.primary_key and not column.not_null]
     for column in nullable:
         connection.execute(sql.SQL("alter table {} alter column {} set not null").format(identifier(relation.name), sql.Identifier(column)))
-    moved = [dependent for dependent in relation.dependents if options.surface == "view" and options.dependents == "move"]
+    moving = options.surface == "view" and options.dependents == "move"
+    moved = [dependent for dependent in relation.dependents if moving and follows_name(relation, dependent)]
     definitions = surface.definitions(connection, moved)
     if options.surface == "view":
         surface.rename(connection, "table", relation.name, plan.heap.name)
     surface.create_view(connection, relation, plan.heap, plan.view)
     surface.redefine(connection, definitions)
-    spills = [(plan.heap if parent == relation.name else parent, name) for parent, name in spill.spill_names(relation)]
+    spills = [(plan.heap if parent == relation.name else parent, name) for parent, name in spill.spill_names(connection, relation)]
     columns = lake_table_of(plan, "").columns
     spill.create(
         connection,

@@ -6,6 +6,7 @@ The heap keeps its OID, rows, indexes, constraints and triggers; a view takes it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -30,8 +31,9 @@ def create_view(connection: Connection, relation: Relation, heap: Name, view: Na
                 )
             )
     copy_comments(connection, relation, view)
-    copy_grants(connection, relation.oid, view)
+    # The owner first: a grant to the role that registers would otherwise count as its owner's and go with the ownership.
     connection.execute(sql.SQL("alter view {} owner to {}").format(identifier(view), sql.Identifier(relation.owner)))
+    copy_grants(connection, relation.oid, view)
 
 
 def copy_comments(connection: Connection, relation: Relation, view: Name) -> None:
@@ -44,22 +46,33 @@ def copy_comments(connection: Connection, relation: Relation, view: Name) -> Non
 
 
 def copy_grants(connection: Connection, source_oid: int, target: Name) -> None:
-    """Make the target's grants those of the source, whatever default privileges gave it."""
-    target_oid = oid_of(connection, target)
-    for grant in connection.execute(SQL.query("list_grants"), {"oid": target_oid}).fetchall():
-        _change(connection, "revoke {} on {} from {}", grant, target)
-    for grant in connection.execute(SQL.query("list_grants"), {"oid": source_oid}).fetchall():
-        _change(connection, "grant {} on {} to {}" + (" with grant option" if grant["grantable"] else ""), grant, target)
+    """Make the target's grants those of the source, whatever default privileges gave it. What is equal is not touched: a grant that
+    somebody passed on keeps its grantor."""
+    wanted, target_oid = _grants(connection, source_oid), oid_of(connection, target)
+    for grant in sorted(_grants(connection, target_oid) - wanted):
+        _change(connection, "revoke {} on {} from {} cascade", grant, target)
+    for grant in sorted(wanted - _grants(connection, target_oid)):
+        _change(connection, "grant {} on {} to {}" + (" with grant option" if grant.grantable else ""), grant, target)
 
 
-def _change(connection: Connection, statement: str, grant: dict[str, object], target: Name) -> None:
-    privilege = str(grant["privilege"])
-    if privilege not in _PRIVILEGES:
-        return
-    what: sql.Composable = sql.SQL(privilege)
-    if grant["column_name"] is not None:
-        what = sql.SQL("{} ({})").format(what, sql.Identifier(str(grant["column_name"])))
-    who = sql.SQL("public") if grant["to_public"] else sql.Identifier(str(grant["grantee"]))
+class Grant(NamedTuple):
+    column: str  # '' for the whole relation
+    to_public: bool
+    grantee: str
+    privilege: str
+    grantable: bool
+
+
+def _grants(connection: Connection, oid: int) -> set[Grant]:
+    found = connection.execute(SQL.query("list_grants"), {"oid": oid}).fetchall()
+    return {Grant(**row) for row in found if row["privilege"] in _PRIVILEGES}
+
+
+def _change(connection: Connection, statement: str, grant: Grant, target: Name) -> None:
+    what: sql.Composable = sql.SQL(grant.privilege)
+    if grant.column:
+        what = sql.SQL("{} ({})").format(what, sql.Identifier(grant.column))
+    who = sql.SQL("public") if grant.to_public else sql.Identifier(grant.grantee)
     connection.execute(sql.SQL(statement).format(what, identifier(target), who))
 
 

@@ -18,6 +18,7 @@ from modak.registration.register import register
 from modak.source.relation import parse_name
 
 FORMAT = 1
+ENTRY = ("table", "tier_key", "primary_key", "mode", "surface", "width", "keep_heap", "as_text", "profile", "lake_table", "policy")
 
 
 def export(connection: Connection) -> dict[str, Any]:
@@ -50,7 +51,12 @@ def read(text: str) -> list[dict[str, Any]]:
         data = json.loads(text)
         if data["modak_export"] != FORMAT:
             raise UsageError(f"export format {data['modak_export']!r} is not known", hint="export and import with the same release")
-        return [dict(entry) for entry in data["tables"]]
+        entries = [dict(entry) for entry in data["tables"]]
+        for entry in entries:
+            missing = [key for key in ENTRY if key not in entry]
+            if missing:
+                raise KeyError(missing[0])
+        return entries
     except (ValueError, KeyError, TypeError) as cause:
         raise UsageError("the file is no export of Modak", hint="`modak export > tables.json` writes one") from cause
 

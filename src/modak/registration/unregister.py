@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import psycopg
@@ -18,7 +19,7 @@ from modak.lake.port import Lake
 from modak.registration import surface
 from modak.registration.register import CATALOG_STAMP, LOCK_TIMEOUT_MS, TABLE_STAMP, read_catalog_id
 from modak.source import spill
-from modak.source.relation import dependents
+from modak.source.relation import SQL, dependents, describe, find_by_oid
 from modak.source.spill import identifier
 
 
@@ -37,17 +38,24 @@ class Outcome:
 def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_lake: bool) -> Outcome:
     """The catalog goes first and the lake after it: a crash in between leaves files, never a table without its lake."""
     pointer = lake.find(table.lake_table_ref)
-    _refuse_if_busy(connection, table, drop_lake)
     try:
         with connection.transaction():
             connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
-            connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(table.heap)))
-            kept = _restore(connection, table)
+            # By its OID: the user may have renamed the heap, or dropped it, which must not keep its registration for ever.
+            heap = find_by_oid(connection, table.table_id)
+            if heap is not None:
+                connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(heap)))
+            _refuse_if_busy(connection, table, drop_lake)
+            kept = _restore(connection, table, heap) if heap is not None else spill.remove(connection, table.table_id, ())
             tables.delete(connection, table.table_id)
             failpoint("unregister.before_commit")
     except psycopg.errors.LockNotAvailable as cause:
         raise LockNotAvailable(
             f"{table.name} is in use; nothing was changed", hint="try again when long transactions on it have ended"
+        ) from cause
+    except psycopg.errors.InsufficientPrivilege as cause:
+        raise Refused(
+            f"this role may not unregister {table.name}: {cause.diag.message_primary}", hint="connect as its owner or as a superuser"
         ) from cause
     failpoint("unregister.after_commit")
     if drop_lake:
@@ -81,24 +89,44 @@ def _refuse_if_busy(connection: Connection, table: Registered, drop_lake: bool) 
         raise Refused(f"{table.name} was not unregistered", problems, hint="nothing was changed")
 
 
-def _restore(connection: Connection, table: Registered) -> list[Name]:
-    view_oid = surface.oid_of(connection, table.view)
+def _restore(connection: Connection, table: Registered, heap: Name) -> list[Name]:
+    view_oid = _view(connection, table)
     users = dependents(connection, view_oid) if view_oid else ()
     _refuse_stuck(table, users)
     definitions = surface.definitions(connection, users)
-    if table.surface == "view" and view_oid:
-        surface.copy_grants(connection, view_oid, table.heap)
-        # The view steps aside under another name, so that its users can be bound to the heap before it goes.
-        aside = surface.rename(connection, "view", table.view, f"modak_going_{table.table_id}")
-        surface.rename(connection, "table", table.heap, table.table_name)
+    aside = table.view
+    if table.surface == "view":
+        if view_oid:
+            surface.copy_grants(connection, view_oid, heap)
+            # The view steps aside under another name, so that its users can be bound to the heap before it goes.
+            aside = surface.rename(connection, "view", table.view, f"modak_going_{table.table_id}")
+        heap = surface.rename(connection, "table", heap, table.table_name)
         surface.redefine(connection, definitions)
+    if view_oid:
         connection.execute(sql.SQL("drop view {}").format(identifier(aside)))
-    elif view_oid:
-        connection.execute(sql.SQL("drop view {}").format(identifier(table.view)))
-    for column in table.original.get("set_not_null", ()):
-        connection.execute(sql.SQL("alter table {} alter column {} drop not null").format(identifier(table.name), sql.Identifier(column)))
+    _allow_nulls(connection, heap, table.original.get("set_not_null", ()))
     spills = [Name(schema, name) for schema, name in table.original.get("spills", ())]
     return spill.remove(connection, table.table_id, spills)
+
+
+def _view(connection: Connection, table: Registered) -> int:
+    """The OID of the two-tier view, 0 if somebody dropped it; something else under a name that the heap needs is refused."""
+    row = connection.execute(SQL.query("find_view"), {"schema": table.view.schema, "name": table.view.name}).fetchone()
+    if row is None or (table.surface == "heap" and not row["is_view"]):
+        return 0
+    if not row["is_view"]:
+        problem = Problem("name_taken", f"{table.view} is not the view that Modak made", "rename it: the heap takes this name back")
+        raise Refused(f"{table.name} was not unregistered", [problem], hint="nothing was changed")
+    return int(row["oid"])
+
+
+def _allow_nulls(connection: Connection, heap: Name, columns: Iterable[str]) -> None:
+    """Take back what registration set, except where the table needs it by now."""
+    relation = describe(connection, heap)
+    for name in columns:
+        column = relation.column(name)
+        if column is not None and column.not_null and not column.identity and name not in relation.primary_key:
+            connection.execute(sql.SQL("alter table {} alter column {} drop not null").format(identifier(heap), sql.Identifier(name)))
 
 
 def _refuse_stuck(table: Registered, users: tuple[Dependent, ...]) -> None:

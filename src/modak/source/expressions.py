@@ -40,9 +40,27 @@ def row_image(columns: Sequence[LakeColumn], row: str) -> str:
     items = ", ".join(
         f"{column.type.image_sql.format(column=reference(column.name, row))} as {reference(column.name)}" for column in columns
     )
-    return f"(select to_jsonb(image) from (select {items}) image)"
+    # image.*, because a bare image would be the column of that name where there is one.
+    return f"(select to_jsonb(image.*) from (select {items}) image)"
 
 
 def raw(text: str) -> sql.SQL:
     """An expression built in this module, for a template."""
     return trusted(text)
+
+
+def row_parts(
+    table_id: int, tier_key: str, key_type: TierKeyType, primary_key: Sequence[str], columns: Sequence[LakeColumn]
+) -> dict[str, sql.Composable]:
+    """What the templates of row triggers say about ``old`` and ``new``. A tombstone's image holds the key only."""
+    keys = [column for column in columns if column.name in primary_key]
+    old, new = reference(tier_key, "old"), reference(tier_key, "new")
+    return {
+        "table_id": sql.Literal(table_id),
+        "canonical_old": raw(canonical_key(key_type, old)),
+        "canonical_new": raw(canonical_key(key_type, new)),
+        "pk_old": raw(encoded_key(primary_key, "old")),
+        "pk_new": raw(encoded_key(primary_key, "new")),
+        "key_image_old": raw(row_image(keys, "old")),
+        "image_new": raw(row_image(columns, "new")),
+    }

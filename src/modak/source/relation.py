@@ -44,6 +44,7 @@ def describe(connection: Connection, name: Name) -> Relation:
         kind=row["kind"],
         persistence=row["persistence"],
         owner=row["owner"],
+        may_alter=row["may_alter"],
         strategy=row["strategy"],
         key_columns=tuple(row["key_columns"]),
         columns=_columns(connection, row["oid"]),
@@ -56,19 +57,20 @@ def describe(connection: Connection, name: Name) -> Relation:
         comment=row["comment"],
         dependents=dependents(connection, row["oid"]) if is_table else (),
         publications=tuple(line["name"] for line in connection.execute(SQL.query("list_publications"), keys).fetchall()),
-        siblings=_siblings(connection, name.schema),
+        siblings=names_in(connection, name.schema),
     )
 
 
 def _nearest(connection: Connection, name: Name) -> str:
     """Case is the usual mistake: say so when it is."""
-    for other in sorted(_siblings(connection, name.schema)):
+    for other in sorted(names_in(connection, name.schema)):
         if other.lower() == name.name.lower() and other != name.name:
             return f"did you mean {Name(name.schema, other)}? names are taken as they stand, capitals included"
     return "give it as schema.table; `\\dt *.*` in psql lists what is there"
 
 
-def _siblings(connection: Connection, schema: str) -> frozenset[str]:
+def names_in(connection: Connection, schema: str) -> frozenset[str]:
+    """Every name of a schema that a new relation could not have."""
     rows = connection.execute(SQL.query("list_sibling_names"), {"schema": schema}).fetchall()
     return frozenset(row["name"] for row in rows)
 
@@ -84,6 +86,7 @@ def _columns(connection: Connection, oid: int) -> tuple[Column, ...]:
             identity=row["identity"],
             generated=row["generated"],
             comment=row["comment"],
+            number=row["number"],
         )
         for row in rows
     )
@@ -122,6 +125,12 @@ def _partitions(connection: Connection, oid: int) -> tuple[Leaf, ...]:
     )
 
 
+def find_by_oid(connection: Connection, oid: int) -> Name | None:
+    """What a table is called now; None when it is gone."""
+    row = connection.execute(SQL.query("find_table_by_oid"), {"oid": oid}).fetchone()
+    return Name(row["schema_name"], row["table_name"]) if row else None
+
+
 def dependents(connection: Connection, oid: int) -> tuple[Dependent, ...]:
     rows = connection.execute(SQL.query("list_dependents"), {"oid": oid}).fetchall()
-    return tuple(Dependent(row["kind"], row["name"], row["on"], row["oid"]) for row in rows)
+    return tuple(Dependent(row["kind"], row["name"], row["on"], row["oid"], row["on_oid"]) for row in rows)

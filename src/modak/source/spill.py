@@ -17,25 +17,26 @@ from modak.core.registration import derived_name
 from modak.core.table import Name, Relation
 from modak.core.tier_key import TierKeyType
 from modak.source import expressions
-from modak.source.relation import SQL
+from modak.source.relation import SQL, names_in
 
 
 def identifier(name: Name) -> sql.Identifier:
     return sql.Identifier(name.schema, name.name)
 
 
-def spill_names(relation: Relation) -> list[tuple[Name, Name]]:
+def spill_names(connection: Connection, relation: Relation) -> list[tuple[Name, Name]]:
     """(range-partitioned table, its spill) for each level that gets one; names that are taken get a number."""
-    taken = set(relation.siblings)
+    taken: dict[str, set[str]] = {}
     names = []
     for oid in bounds.range_parents(relation):
         parent = next((leaf.name for leaf in relation.partitions if leaf.oid == oid), relation.name)
-        base = derived_name(parent.name, "_spill")
-        candidate, number = base, 1
-        while candidate in taken:
+        if parent.schema not in taken:  # a partition may stand in another schema than its parent
+            taken[parent.schema] = set(names_in(connection, parent.schema))
+        candidate, number = derived_name(parent.name, "_spill"), 1
+        while candidate in taken[parent.schema]:
             number += 1
             candidate = derived_name(parent.name, f"_spill{number}")
-        taken.add(candidate)
+        taken[parent.schema].add(candidate)
         names.append((parent, Name(parent.schema, candidate)))
     return names
 
@@ -53,22 +54,19 @@ def create(
 ) -> None:
     """Add the spill partitions with their triggers. ``registered`` is the name users know; errors speak of that one."""
     guard, mirror = function_names(relation.oid)
-    shared: dict[str, sql.Composable] = {
-        "table_id": sql.Literal(relation.oid),
+    parts = expressions.row_parts(relation.oid, tier_key, key_type, primary_key, columns)
+    shared: dict[str, sql.Composable] = parts | {
         "tier_key": sql.Identifier(tier_key),
         "tier_key_text": sql.Literal(tier_key),
         "table_text": sql.Literal(str(registered)),
         "is_finite": expressions.raw(expressions.is_finite(key_type, expressions.reference(tier_key, "new"))),
-        "pk_old": expressions.raw(expressions.encoded_key(primary_key, "old")),
-        "pk_new": expressions.raw(expressions.encoded_key(primary_key, "new")),
-        "canonical_old": expressions.raw(expressions.canonical_key(key_type, expressions.reference(tier_key, "old"))),
-        "canonical_new": expressions.raw(expressions.canonical_key(key_type, expressions.reference(tier_key, "new"))),
-        "image_new": expressions.raw(expressions.row_image(columns, "new")),
     }
     connection.execute(SQL.template("spill_guard", function=sql.Identifier(guard), **shared))
     connection.execute(SQL.template("spill_mirror", function=sql.Identifier(mirror), **shared))
     for parent, spill in parents:
         connection.execute(sql.SQL("create table {} partition of {} default").format(identifier(spill), identifier(parent)))
+        # Whoever registers, the spill is its table's owner's: ALTER TABLE on the parent asks for that of every partition.
+        connection.execute(sql.SQL("alter table {} owner to {}").format(identifier(spill), sql.Identifier(relation.owner)))
         connection.execute(
             sql.SQL("create trigger modak_guard before insert or update on {} for each row execute function modak.{}()").format(
                 identifier(spill), sql.Identifier(guard)
@@ -77,6 +75,11 @@ def create(
         connection.execute(
             sql.SQL("create trigger modak_mirror after insert or update or delete on {} for each row execute function modak.{}()").format(
                 identifier(spill), sql.Identifier(mirror)
+            )
+        )
+        connection.execute(
+            sql.SQL("create trigger modak_truncate before truncate on {} execute function modak.refuse_truncate()").format(
+                identifier(spill)
             )
         )
 
@@ -94,7 +97,7 @@ def remove(connection: Connection, table_id: int, spills: Sequence[Name]) -> lis
         row = connection.execute(sql.SQL("select exists (select from {}) as holds").format(identifier(spill))).fetchone()
         if row and row["holds"]:
             kept.append(spill)
-            for trigger in ("modak_guard", "modak_mirror"):
+            for trigger in ("modak_guard", "modak_mirror", "modak_truncate"):
                 connection.execute(sql.SQL("drop trigger if exists {} on {}").format(sql.Identifier(trigger), identifier(spill)))
         else:
             connection.execute(sql.SQL("drop table {}").format(identifier(spill)))

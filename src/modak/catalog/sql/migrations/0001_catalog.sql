@@ -10,8 +10,11 @@ create table modak.storage_profiles (
     is_default     boolean not null default false,
     constraint lake_config_is_object check (jsonb_typeof(lake_config) = 'object'),
     -- Secrets come from the environment through credential_ref; a row that holds one would end up in dumps and replicas.
-    constraint lake_config_holds_no_secret
-        check (lake_config::text !~* '"[^"]*(secret|password|token|credential|access[-_.]?key)[^"]*"\s*:')
+    constraint lake_config_holds_no_secret check
+        (lake_config::text !~* ('"[^"]*(secret|passw|passphrase|token|credential|authorization|connection[-_.]?string'
+                                || '|(access|account|private|api|shared)[-_.]?key)[^"]*"\s*:')),
+    constraint uris_hold_no_password check
+        (lake_config::text !~ '://[^/@\s"]*:[^/@\s"]*@' and warehouse !~ '://[^/@\s]*:[^/@\s]*@')
 );
 comment on table modak.storage_profiles is 'Named warehouses. Blank warehouse or NULL format: resolved from the worker''s environment.';
 create unique index storage_profiles_one_default on modak.storage_profiles (is_default) where is_default;

@@ -5,6 +5,7 @@ select c.oid::bigint as oid,
        c.relkind as kind,
        c.relpersistence as persistence,
        pg_get_userbyid(c.relowner) as owner,
+       pg_has_role(c.relowner, 'usage') as may_alter,
        c.relrowsecurity as row_security,
        c.relispartition as is_partition,
        exists (select from pg_inherits i where i.inhrelid = c.oid and not c.relispartition) as inherits,
@@ -18,6 +19,16 @@ select c.oid::bigint as oid,
   join pg_namespace n on n.oid = c.relnamespace
   left join pg_partitioned_table p on p.partrelid = c.oid
  where n.nspname = %(schema)s and c.relname = %(name)s and c.relkind in ('r', 'p', 'v', 'm', 'f', 'S', 'i', 'I', 'c', 't');
+
+-- name: find_table_by_oid
+select n.nspname::text as schema_name, c.relname::text as table_name
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where c.oid = %(oid)s::oid and c.relkind in ('r', 'p');
+
+-- name: find_view
+select c.oid::bigint as oid, c.relkind = 'v' as is_view
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %(schema)s and c.relname = %(name)s;
 
 -- name: list_columns
 select a.attnum::integer as number,
@@ -85,11 +96,12 @@ select c.oid::bigint as oid,
 
 -- name: list_dependents
 with heap as (
-    select c.oid, c.relname from pg_class c
+    select c.oid, c.relname, c.reltype from pg_class c
      where c.oid = %(oid)s::oid or c.oid in (select relid from pg_partition_tree(%(oid)s::oid::regclass))
 )
 select distinct case v.relkind when 'm' then 'materialized view' else 'view' end as kind,
-       format('%%I.%%I', n.nspname, v.relname) as name, h.relname::text as on, v.oid::bigint as oid
+       format('%%I.%%I', n.nspname, v.relname) as name, h.relname::text as on, v.oid::bigint as oid,
+       h.oid::bigint as on_oid
   from pg_depend d
   join heap h on d.refobjid = h.oid and d.refclassid = 'pg_class'::regclass
   join pg_rewrite r on d.classid = 'pg_rewrite'::regclass and r.oid = d.objid
@@ -98,20 +110,37 @@ select distinct case v.relkind when 'm' then 'materialized view' else 'view' end
  where v.oid not in (select oid from heap)
 union all
 select distinct 'function', format('%%I.%%I(%%s)', n.nspname, f.proname, pg_get_function_identity_arguments(f.oid)),
-       h.relname::text, f.oid::bigint
+       h.relname::text, f.oid::bigint, h.oid::bigint
   from pg_depend d
   join heap h on d.refobjid = h.oid and d.refclassid = 'pg_class'::regclass
   join pg_proc f on d.classid = 'pg_proc'::regclass and f.oid = d.objid
   join pg_namespace n on n.oid = f.pronamespace
  where f.prosqlbody is not null
 union all
-select distinct 'policy', format('%%I on %%s', p.polname, p.polrelid::regclass), h.relname::text, p.oid::bigint
+-- Row types belong to the relation and do not follow its name: f(events) would not take a row of the view.
+select distinct 'signature of function', format('%%I.%%I(%%s)', n.nspname, f.proname, pg_get_function_identity_arguments(f.oid)),
+       h.relname::text, f.oid::bigint, h.oid::bigint
+  from heap h
+  join pg_type t on t.oid = h.reltype
+  cross join unnest(array[t.oid, t.typarray]) as own(type_oid)
+  join pg_depend d on d.refobjid = own.type_oid and d.refclassid = 'pg_type'::regclass
+  join pg_proc f on d.classid = 'pg_proc'::regclass and f.oid = d.objid
+  join pg_namespace n on n.oid = f.pronamespace
+ where (array[f.prorettype] || f.proargtypes::oid[] || coalesce(f.proallargtypes, '{}')) && array[t.oid, t.typarray]
+union all
+select distinct 'column', format('%%s.%%I', a.attrelid::regclass, a.attname), h.relname::text, a.attrelid::bigint, h.oid::bigint
+  from heap h
+  join pg_type t on t.oid = h.reltype
+  cross join unnest(array[t.oid, t.typarray]) as own(type_oid)
+  join pg_attribute a on a.atttypid = own.type_oid and not a.attisdropped
+union all
+select distinct 'policy', format('%%I on %%s', p.polname, p.polrelid::regclass), h.relname::text, p.oid::bigint, h.oid::bigint
   from pg_depend d
   join heap h on d.refobjid = h.oid and d.refclassid = 'pg_class'::regclass
   join pg_policy p on d.classid = 'pg_policy'::regclass and p.oid = d.objid
  where p.polrelid not in (select oid from heap)
 union all
-select 'foreign key', format('%%I on %%s', k.conname, k.conrelid::regclass), h.relname::text, k.oid::bigint
+select 'foreign key', format('%%I on %%s', k.conname, k.conrelid::regclass), h.relname::text, k.oid::bigint, h.oid::bigint
   from pg_constraint k
   join heap h on k.confrelid = h.oid
  where k.contype = 'f' and k.conparentid = 0
@@ -136,7 +165,7 @@ select case when a.grantee = 0 then 'public' else pg_get_userbyid(a.grantee) end
        a.grantee = 0 as to_public,
        a.privilege_type as privilege,
        a.is_grantable as grantable,
-       null::text as column_name
+       '' as column
   from pg_class c, aclexplode(c.relacl) a
  where c.oid = %(oid)s::oid and a.grantee <> c.relowner
 union all
@@ -146,7 +175,7 @@ select case when x.grantee = 0 then 'public' else pg_get_userbyid(x.grantee) end
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   cross join aclexplode(a.attacl) x
  where c.oid = %(oid)s::oid and x.grantee <> c.relowner
- order by 5 nulls first, 1, 3;
+ order by 5, 1, 3;
 
 -- name: find_locking_statements
 select s.query, s.calls

@@ -10,19 +10,10 @@ set bytea_output = 'hex'
 as $body$
 begin
     if tg_op = 'DELETE' or (tg_op = 'UPDATE' and ({pk_old}) <> ({pk_new})) then
-        insert into modak.delta as d (table_id, pk, op, tier_key, payload)
-        values ({table_id}, {pk_old}, 1, {canonical_old}, null)
-        on conflict (table_id, pk) do update
-           set op = 1, tier_key = excluded.tier_key, old_tier_key = coalesce(d.old_tier_key, d.tier_key), payload = null,
-               version = nextval('modak.delta_version');
+        perform modak.put_delta({table_id}, {pk_old}, 1::smallint, {canonical_old}, null, {key_image_old});
     end if;
     if tg_op <> 'DELETE' then
-        insert into modak.delta as d (table_id, pk, op, tier_key, payload)
-        values ({table_id}, {pk_new}, 0, {canonical_new}, {image_new})
-        on conflict (table_id, pk) do update
-           set op = 0, tier_key = excluded.tier_key,
-               old_tier_key = case when d.tier_key = excluded.tier_key then d.old_tier_key else coalesce(d.old_tier_key, d.tier_key) end,
-               payload = excluded.payload, version = nextval('modak.delta_version');
+        perform modak.put_delta({table_id}, {pk_new}, 0::smallint, {canonical_new}, null, {image_new});
     end if;
     return null;
 end

@@ -1,0 +1,75 @@
+-- name: start_operation
+insert into modak.op_log (table_id, op_kind, details) values (%(table_id)s, %(op_kind)s, %(details)s) returning op_id;
+
+-- name: move_operation
+update modak.op_log set phase = %(phase)s, snapshot = %(snapshot)s, details = %(details)s where op_id = %(op_id)s;
+
+-- name: list_open_operations
+select op_id, table_id, op_kind, phase, snapshot, details
+  from modak.op_log where table_id = %(table_id)s and phase in ('flushing', 'committed') order by started_at, op_id;
+
+-- name: find_operation
+select op_id, table_id, op_kind, phase, snapshot, details from modak.op_log where op_id = %(op_id)s;
+
+-- name: report_progress
+insert into modak.op_progress (op_id, task, rows_done) values (%(op_id)s, %(task)s, %(rows_done)s)
+on conflict (op_id, task) do update set rows_done = excluded.rows_done, updated_at = now();
+
+-- name: sum_progress
+select coalesce(sum(rows_done), 0)::bigint as n from modak.op_progress where op_id = %(op_id)s;
+
+-- name: clear_progress
+delete from modak.op_progress where op_id = %(op_id)s;
+
+-- name: lock_cutline
+select tier_key_hi, lake_snapshot_id, lake_props from modak.cutline where table_id = %(table_id)s for update;
+
+-- name: publish_cutline
+update modak.cutline
+   set tier_key_hi = %(tier_key_hi)s, lake_snapshot_id = %(lake_snapshot_id)s, lake_props = %(lake_props)s
+ where table_id = %(table_id)s;
+
+-- name: set_partition_state
+update modak.partitions set state = %(state)s, row_count = coalesce(%(row_count)s::bigint, row_count)
+ where table_id = %(table_id)s and partition_id = %(partition_id)s;
+
+-- name: forget_partition
+delete from modak.partitions where table_id = %(table_id)s and partition_id = %(partition_id)s;
+
+-- name: rename_partition
+update modak.partitions set schema_name = %(schema_name)s, partition_name = %(partition_name)s
+ where table_id = %(table_id)s and partition_id = %(partition_id)s
+   and (schema_name, partition_name) is distinct from (%(schema_name)s, %(partition_name)s);
+
+-- name: captured_to_delta
+-- What the flush's snapshot did not see, newest per key. Where the first such record is a removal, the lake holds the row there.
+with missed as (
+    select c.pk, c.op, c.tier_key, c.payload, c.seq
+      from modak.captured c
+     where c.table_id = %(table_id)s and c.partition_id = any(%(partition_ids)s)
+       and not pg_visible_in_snapshot(c.writer, %(snapshot)s::pg_snapshot)
+), first as (
+    select distinct on (pk) pk, case when op = 1 then tier_key end as lake_key from missed order by pk, seq
+), newest as (
+    select distinct on (pk) pk, op, tier_key, payload from missed order by pk, seq desc
+)
+select count(modak.put_delta(%(table_id)s, n.pk, n.op, n.tier_key, f.lake_key, n.payload)) as n
+  from newest n join first f using (pk);
+
+-- name: count_captured
+select count(*) as n from modak.captured where table_id = %(table_id)s and partition_id = any(%(partition_ids)s);
+
+-- name: clear_captured
+delete from modak.captured where table_id = %(table_id)s and partition_id = any(%(partition_ids)s);
+
+-- name: current_transaction
+select pg_current_xact_id()::text as xid;
+
+-- name: has_delta
+select 1 as found from modak.delta where table_id = %(table_id)s limit 1;
+
+-- name: save_lake_columns
+update modak.tables set lake_columns = %(lake_columns)s where table_id = %(table_id)s;
+
+-- name: read_lake_columns
+select lake_columns from modak.tables where table_id = %(table_id)s;

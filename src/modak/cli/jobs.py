@@ -1,0 +1,68 @@
+"""Commands that run one pass of a job now, in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from modak.cli.context import Context, command
+
+if TYPE_CHECKING:
+    from modak.core.table import Name
+    from modak.core.tier_key import TierKeyType
+
+
+def add_commands(group: click.Group) -> None:
+    @command(group)
+    @click.argument("table", required=False)
+    @click.option("--upto", default=None, metavar="KEY", help="Tier every partition that ends at or below this key, whatever the lag says.")
+    @click.option("--foreign", type=click.Choice(["refuse", "accept", "rollback"]), default="refuse", show_default=True,
+                  help="What to do about lake snapshots that somebody else made.")  # fmt: skip
+    def tier(context: Context, table: str | None, upto: str | None, foreign: str) -> None:
+        """Move due partitions to the lake and advance the cut-line. Without TABLE: every enabled table."""
+        _tier(context, table, upto, foreign)
+
+
+def _names(context: Context, table: str | None) -> list[Name]:
+    """The named table, or every enabled one."""
+    from modak.catalog import tables
+    from modak.source.relation import parse_name
+
+    if table is not None:
+        return [parse_name(table)]
+    with context.app.connection() as connection:
+        return [found.name for found in tables.listing(connection) if found.enabled and found.mode == "tiered"]
+
+
+def _tier(context: Context, table: str | None, upto: str | None, foreign: str) -> None:
+    from modak.errors import ModakError
+    from modak.jobs import tier
+
+    if upto is not None and table is None:
+        raise click.UsageError("--upto needs a TABLE")
+    done, failed = [], None
+    for name in _names(context, table):
+        try:
+            with context.app.job(name) as job:
+                key = job.table.key_type.decode(upto) if upto is not None else None
+                outcome = tier.tier(job, upto=key, foreign_snapshots=foreign)
+                done.append({"table": str(name), **vars(outcome), "cutline": _text(job.table.key_type, outcome.tier_key_hi)})
+        except ModakError as error:
+            # One table's failure is that table's: the others go on.
+            if table is not None:
+                raise
+            failed = error
+            context.output.note(f"{name}: {error}")
+    context.output.result(done)
+    rows = [
+        (line["table"], len(line["partitions"]), line["rows"], line["corrected_rows"], line["cutline"] or "nothing due", line["snapshot"])
+        for line in done
+    ]
+    context.output.table(["table", "partitions", "rows", "corrected meanwhile", "T", "S"], rows)
+    if failed is not None:
+        raise failed
+
+
+def _text(key_type: TierKeyType, key: int | None) -> str | None:
+    return None if key is None else str(key_type.encode_bound(key))

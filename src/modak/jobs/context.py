@@ -1,0 +1,63 @@
+"""What a job works with. Jobs get everything from here and make nothing themselves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modak.catalog.tables import Registered
+from modak.connection import Connection
+from modak.core.lake_table import LakeColumn, lake_columns
+from modak.core.table import Relation
+from modak.errors import LockNotAvailable
+from modak.lake.iceberg import IcebergLake
+from modak.progress import SILENT, Progress
+from modak.source.relation import describe
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+JOB_LOCK = 0x6D65 << 32
+
+
+@contextlib.contextmanager
+def alone_on(connection: Connection, table: Registered) -> Iterator[None]:
+    """One job per table at a time, whoever runs it; the lock goes with the session, so a dead worker holds nothing."""
+    key = JOB_LOCK + table.table_id
+    row = connection.execute("select pg_try_advisory_lock(%s) as mine", [key]).fetchone()
+    if row is None or not row["mine"]:
+        raise LockNotAvailable(f"another job works on {table.name}", hint="wait for it; `modak status` shows what it does")
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.execute("select pg_advisory_unlock(%s)", [key])
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """One table's job. ``connection`` is in autocommit and holds the job's session lock; ``spark`` starts Spark when first called."""
+
+    connection: Connection
+    dsn: str
+    table: Registered
+    lake: IcebergLake
+    spark: Callable[[], SparkSession]
+    cores: int = 2
+    progress: Progress = SILENT
+
+    @property
+    def table_id(self) -> int:
+        return self.table.table_id
+
+    def relation(self) -> Relation:
+        """The heap as it is now."""
+        return describe(self.connection, self.table.heap)
+
+    def columns(self, relation: Relation) -> tuple[LakeColumn, ...]:
+        required = (*self.table.primary_key_cols, self.table.tier_key_col)
+        columns, _ = lake_columns(relation.columns, required, self.table.text_cols)
+        return columns

@@ -1,0 +1,121 @@
+"""Evolve: the lake's schema follows the heap's before rows go there.
+
+Columns are matched by what they are (pg_attribute.attnum and Iceberg field id), not by name, so a rename is a rename. Only changes
+that keep every old value are made; anything else stops the table with the difference named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.table import Table
+from pyiceberg.types import NestedField
+
+from modak.catalog import tables
+from modak.core.lake_table import LakeColumn, lake_columns
+from modak.core.table import Column, Relation
+from modak.errors import Problem, Refused
+from modak.jobs.context import JobContext
+from modak.lake.iceberg import iceberg_type
+
+WIDENINGS = {("int", "long"), ("float", "double")}
+
+
+def follow(context: JobContext, relation: Relation) -> tuple[LakeColumn, ...]:
+    """Bring the lake table to the heap's columns; returns them."""
+    table = context.table
+    required = (*table.primary_key_cols, table.tier_key_col)
+    columns, problems = lake_columns(relation.columns, required, table.text_cols)
+    if problems:
+        raise Refused(f"{table.name} has columns that the lake cannot take", problems, hint="its partitions stay hot")
+    lake = context.lake.load(table.lake_table_ref)
+    known = tables.lake_field_ids(context.connection, context.table_id) or _by_name(lake, relation)
+    changes = _changes(lake, relation, columns, known)
+    if changes.problems:
+        raise Refused(
+            f"the columns of {table.name} changed in a way the lake cannot follow", changes.problems, hint="its partitions stay hot"
+        )
+    if changes:
+        _apply(lake, changes)
+        lake = context.lake.load(table.lake_table_ref)
+    tables.save_lake_columns(context.connection, context.table_id, _by_name(lake, relation))
+    return columns
+
+
+def _by_name(lake: Table, relation: Relation) -> dict[int, int]:
+    ids = {field.name: field.field_id for field in lake.schema().fields}
+    return {column.number: ids[column.name] for column in relation.columns if column.name in ids}
+
+
+class Changes:
+    """What must happen to the lake's schema."""
+
+    def __init__(self) -> None:
+        self.added: list[LakeColumn] = []
+        self.renamed: list[tuple[str, str]] = []
+        self.widened: list[tuple[str, str]] = []
+        self.dropped: list[str] = []
+        self.problems: list[Problem] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.renamed or self.widened or self.dropped)
+
+
+def _changes(lake: Table, relation: Relation, columns: tuple[LakeColumn, ...], known: Mapping[int, int]) -> Changes:
+    changes = Changes()
+    fields = {field.field_id: field for field in lake.schema().fields}
+    kept: set[int] = set()
+    for heap_column, column in zip(relation.columns, columns, strict=True):
+        field = fields.get(known.get(heap_column.number, -1))
+        if field is None:
+            changes.added.append(column)
+            continue
+        kept.add(field.field_id)
+        _compare(changes, field, heap_column, column)
+    identifiers = set(lake.schema().identifier_field_ids)
+    for field_id, field in fields.items():
+        if field_id not in kept and field_id in identifiers:
+            changes.problems.append(Problem("dropped_key", f"key column {field.name} is gone from the heap"))
+        elif field_id not in kept:
+            changes.dropped.append(field.name)
+    return changes
+
+
+def _compare(changes: Changes, field: NestedField, heap_column: Column, column: LakeColumn) -> None:
+    wanted, found = column.type.iceberg, str(field.field_type)
+    if field.name != column.name:
+        changes.renamed.append((field.name, column.name))
+    if str(iceberg_type(wanted)) == found:
+        return
+    if _is_widening(found, str(iceberg_type(wanted))):
+        changes.widened.append((field.name, wanted))
+        return
+    changes.problems.append(
+        Problem(
+            "column_type",
+            f"column {column.name} is {heap_column.type.display} now, which the lake would keep as {wanted}; it has {found}",
+            "change it back, or unregister and register again",
+        )
+    )
+
+
+def _is_widening(found: str, wanted: str) -> bool:
+    if (found, wanted) in WIDENINGS:
+        return True
+    if found.startswith("decimal(") and wanted.startswith("decimal("):
+        old, new = (tuple(int(part) for part in text[8:-1].split(",")) for text in (found, wanted))
+        return old[1] == new[1] and new[0] > old[0]
+    return False
+
+
+def _apply(lake: Table, changes: Changes) -> None:
+    """Drops first and additions last, so that a name may pass from one column to another."""
+    with lake.update_schema(allow_incompatible_changes=False) as update:
+        for name in changes.dropped:
+            update.delete_column((name,))
+        for name, wanted in changes.widened:
+            update.update_column((name,), field_type=iceberg_type(wanted))
+        for old, new in changes.renamed:
+            update.rename_column((old,), new)
+        for column in changes.added:
+            update.add_column((column.name,), iceberg_type(column.type.iceberg), doc=column.comment)

@@ -1,0 +1,217 @@
+"""Flush: partitions of the heap become data files of the lake, read under one snapshot by many Spark tasks.
+
+A task reads its page range by binary COPY into Arrow and writes Parquet; nothing passes through the driver but the list of files.
+The files are invisible until they are committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from modak.catalog import migrate, operations
+from modak.connection import PINNED_SETTINGS, connect
+from modak.core.lake_table import LakeColumn
+from modak.core.table import Name
+from modak.errors import LakeError, ValueRefused
+from modak.failpoints import failpoint
+from modak.jobs.context import JobContext
+from modak.lake.data_files import Target, Writer
+from modak.lake.storage import pyiceberg_properties
+from modak.source import heap
+from modak.source.heap import Chunk, Snapshot
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
+CHUNK_BYTES_MAX = 512 * 1024 * 1024
+BUFFER_ROWS_MAX = 400_000
+BUFFER_BYTES_MAX = 64 * 1024 * 1024
+_RESULT = "task int, rows bigint, files binary, bad_column string, partition string"
+
+
+@dataclass(frozen=True)
+class Flushed:
+    files: tuple[DataFile, ...]
+    rows: int
+
+
+@dataclass(frozen=True)
+class FlushTask:
+    """What one Spark task needs; goes to the executors as it is."""
+
+    dsn: str
+    snapshot: str
+    op_id: str
+    target: Target
+    chunks: tuple[tuple[str, str], ...]  # (partition, SQL)
+
+    def run(self, number: int) -> dict[str, Any]:
+        partition, query = self.chunks[number]
+        writer = Writer(self.target, f"{self.op_id}-{number}")
+        rows = 0
+        with connect(self.dsn, application="modak-flush", autocommit=True) as reporter, _copy(self.dsn, self.snapshot, query) as batches:
+            for buffer in _buffers(batches):
+                bad = _bad_column(buffer)
+                if bad is not None:
+                    return {"task": number, "rows": rows, "files": b"", "bad_column": bad, "partition": partition}
+                writer.write(buffer)
+                rows += buffer.num_rows
+                reporter.execute(migrate.SQL.query("report_progress"), {"op_id": self.op_id, "task": number, "rows_done": rows})
+        return {"task": number, "rows": rows, "files": pickle.dumps(writer.close()), "bad_column": None, "partition": partition}
+
+
+@contextlib.contextmanager
+def _copy(dsn: str, snapshot: str, query: str) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Rows of a query by binary COPY, in the snapshot that every task shares."""
+    import adbc_driver_postgresql.dbapi as adbc
+
+    with adbc.connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("begin isolation level repeatable read read only")
+        cursor.execute(f"set transaction snapshot '{snapshot}'")
+        for name, value in PINNED_SETTINGS.items():
+            cursor.execute(f"select set_config('{name}', '{value}', true)")
+        cursor.execute(query)
+        yield iter(cursor.fetch_record_batch())
+
+
+def _buffers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches gathered until they are worth a row group or two, and never more than memory allows."""
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        pending.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= BUFFER_ROWS_MAX or size >= BUFFER_BYTES_MAX:
+            yield pa.Table.from_batches(pending)
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+def _bad_column(rows: pa.Table) -> str | None:
+    column = rows.column("modak_bad")
+    if column.null_count == len(column):
+        return None
+    return str(column.drop_null()[0].as_py())
+
+
+def flush(context: JobContext, op_id: str, partitions: Sequence[Name], columns: Sequence[LakeColumn], snapshot: Snapshot) -> Flushed:
+    """Copy the partitions to files. Raises ValueRefused, naming column and key, if a value does not fit the lake."""
+    table = context.lake.load(context.table.lake_table_ref)
+    cut = heap.chunks(context.connection, partitions, CHUNK_BYTES_MAX, context.cores)
+    skip = _skips_corrected(context)
+    task = FlushTask(
+        dsn=context.dsn,
+        snapshot=snapshot.name,
+        op_id=op_id,
+        target=Target(
+            table.metadata.model_dump_json(),
+            pyiceberg_properties(context.lake.storage),
+            context.table.tier_key_col,
+            context.table.primary_key_cols,
+            context.table.layout,
+        ),
+        chunks=tuple((str(chunk.partition), _query(context, columns, chunk, skip)) for chunk in cut),
+    )
+    results = _run(context, task) if cut else []
+    refused = [result for result in results if result["bad_column"] is not None]
+    if refused:
+        raise _refusal(context, cut[refused[0]["task"]], columns, refused[0]["bad_column"])
+    files = [file for result in results for file in pickle.loads(result["files"])]  # noqa: S301 - our own tasks wrote it
+    return Flushed(tuple(files), sum(result["rows"] for result in results))
+
+
+def _skips_corrected(context: JobContext) -> bool:
+    """A key without the tier key may have an older place in the cold tier, and a correction that hides it there.
+
+    Such a row goes to the lake through that correction; written as a file, the correction would hide it too.
+    """
+    if context.table.tier_key_col in context.table.primary_key_cols:
+        return False
+    return context.connection.execute(migrate.SQL.query("has_delta"), {"table_id": context.table_id}).fetchone() is not None
+
+
+def _query(context: JobContext, columns: Sequence[LakeColumn], chunk: Chunk, skip: bool) -> str:
+    query = heap.select(columns, chunk)
+    return query + f" and not {heap.is_corrected(context.table_id, context.table.primary_key_cols)}" if skip else query
+
+
+def _run(context: JobContext, task: FlushTask) -> list[dict[str, Any]]:
+    """Run the tasks and follow their progress meanwhile; Spark's own call blocks."""
+    spark = context.spark()
+    count = len(task.chunks)
+
+    def run_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                result = task.run(int(number))
+                yield pa.RecordBatch.from_pylist([result], schema=_result_schema())
+
+    job = _Background(lambda: spark.range(0, count, 1, count).mapInArrow(run_tasks, _RESULT).collect())
+    with context.progress.task(f"Copying {count} chunks to the lake") as bar, connect(context.dsn, autocommit=True) as watcher:
+        done = 0
+        while not job.wait(0.5):
+            now = operations.rows_done(watcher, task.op_id)
+            bar.note(f"{now:,} rows")
+            bar.advance(now - done)
+            done = now
+            if done:
+                failpoint("tier.during_flush")
+    return [row.asDict() for row in job.result()]
+
+
+def _result_schema() -> pa.Schema:
+    return pa.schema(
+        [("task", pa.int32()), ("rows", pa.int64()), ("files", pa.binary()), ("bad_column", pa.string()), ("partition", pa.string())]
+    )
+
+
+class _Background(threading.Thread):
+    """A call on a thread of its own, whose failure is raised where its result is asked for."""
+
+    def __init__(self, call: Any) -> None:
+        super().__init__(name="modak-flush", daemon=True)
+        self._call = call
+        self._outcome: Any = None
+        self._failure: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._outcome = self._call()
+        except Exception as failure:  # noqa: BLE001 - raised again by result()
+            self._failure = failure
+
+    def wait(self, seconds: float) -> bool:
+        self.join(seconds)
+        return not self.is_alive()
+
+    def result(self) -> Any:
+        self.join()
+        if self._failure is not None:
+            raise LakeError(
+                f"the flush failed: {str(self._failure).strip().splitlines()[0] if str(self._failure) else self._failure!r}",
+                hint="nothing was committed; the next pass starts over",
+            ) from self._failure
+        return self._outcome
+
+
+def _refusal(context: JobContext, chunk: Chunk, columns: Sequence[LakeColumn], name: str) -> ValueRefused:
+    column = next(column for column in columns if column.name == name)
+    found = heap.find_bad_value(context.connection, chunk.partition, column, context.table.primary_key_cols)
+    return ValueRefused(
+        f"{chunk.partition} holds a value that the lake's {column.type.iceberg} cannot: the partition stays hot",
+        hint=f"correct the row, or register again with --as-text {name}; {column.type.iceberg} cannot hold {column.type.limits}",
+        column=name,
+        key=found[0] if found else None,
+        value=found[1] if found else None,
+        partition=str(chunk.partition),
+    )

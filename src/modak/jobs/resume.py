@@ -1,0 +1,87 @@
+"""Resume: what a crash left open is finished or undone, by the journal's phase and the lake's stamps."""
+
+from __future__ import annotations
+
+from modak.catalog import migrate, operations, tables
+from modak.catalog.operations import Operation
+from modak.core.operation import Phase, Resume, resume
+from modak.core.partition import PartitionState
+from modak.errors import CutlineMoved
+from modak.failpoints import failpoint
+from modak.jobs.context import JobContext
+from modak.jobs.publish import Sealed, publish_tiering
+from modak.lake.commits import Commit, commits_after
+from modak.source import capture
+from modak.source.locks import bounded, retried
+from modak.source.sessions import lock_holders
+
+
+def resume_all(context: JobContext) -> tuple[str, ...]:
+    """Settle every open tiering operation of the table; returns what was done, for people."""
+    done = []
+    for operation in operations.open_operations(context.connection, context.table_id):
+        if operation.kind.value != "tiering":
+            continue
+        commit = find_commit(context, operation.op_id)
+        decision = resume(operation.phase, commit is not None)
+        if decision is Resume.ADOPT:
+            done.append(_adopt(context, operation, commit))
+        else:
+            abandon(context, operation)
+            done.append(f"{operation.op_id}: abandoned, nothing of it was visible")
+    return tuple(done)
+
+
+def find_commit(context: JobContext, op_id: str) -> Commit | None:
+    """The commit of an operation among those the catalog has not published yet."""
+    table = context.lake.load(context.table.lake_table_ref)
+    published = published_snapshot(context)
+    return next((commit for commit in commits_after(table, published) if commit.op_id == op_id), None)
+
+
+def published_snapshot(context: JobContext) -> int | None:
+    """The Iceberg id of S."""
+    row = context.connection.execute(migrate.SQL.query("read_cutline"), {"table_id": context.table_id}).fetchone()
+    found = (row["lake_props"] or {}).get("snapshot_id") if row else None
+    return int(found) if found is not None else None
+
+
+def _adopt(context: JobContext, operation: Operation, commit: Commit | None) -> str:
+    """The lake has the rows and the catalog does not say so yet: publish them. No second flush, no second commit."""
+    partitions = [Sealed.from_json(data) for data in operation.details["partitions"]]
+    if operation.phase is Phase.FLUSHING and commit is not None:
+        details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
+        operation = operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details)
+    failpoint("tier.before_adopt")
+    try:
+        publish_tiering(context, operation, partitions, commit)
+    except CutlineMoved:
+        # The heap changed under the copy (a partition was detached or attached): the copy is no longer what T would stand for.
+        abandon(context, operation)
+        raise
+    return f"{operation.op_id}: adopted, its commit was in the lake already"
+
+
+def abandon(context: JobContext, operation: Operation) -> None:
+    """Take the seals off and forget what was captured: the heap never stopped being the truth.
+
+    Files of the flush are left to maintenance, and a commit that came too late is rolled back before the next one.
+    """
+    partitions = [Sealed.from_json(data) for data in operation.details["partitions"]]
+    states = tables.states(context.connection, context.table_id)
+    for partition in partitions:
+        if states.get(partition.oid) in (PartitionState.SEALING, PartitionState.TIERING):
+            _unseal(context, partition)
+    keys = {"table_id": context.table_id, "partition_ids": [partition.oid for partition in partitions]}
+    context.connection.execute(migrate.SQL.query("clear_captured"), keys)
+    operations.move(context.connection, operation, Phase.ABANDONED)
+
+
+def _unseal(context: JobContext, partition: Sealed) -> None:
+    def step() -> None:
+        with bounded(context.connection):
+            if context.connection.execute("select 1 from pg_class where oid = %s::oid", [partition.oid]).fetchone():
+                capture.detach(context.connection, partition.name)
+            tables.set_state(context.connection, context.table_id, partition.oid, PartitionState.HOT)
+
+    retried(step, f"unseal of {partition.name}", holders=lambda: lock_holders(context.connection, [partition.name]))

@@ -1,0 +1,214 @@
+"""Tier: due partitions leave the heap for the lake.
+
+hot → sealing → tiering → tiered → dropped. A pass seals (every write is recorded from then on), copies the partitions under one snapshot,
+commits once to the lake, and then moves (T, S) in one short transaction. Killed anywhere, the next pass finishes or undoes it by the
+journal and the lake's stamps: see ``modak.jobs.resume``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modak.catalog import migrate, operations, problems, tables
+from modak.catalog.operations import Operation
+from modak.core import bounds, policy
+from modak.core.cutline import Cutline
+from modak.core.lag import Lag
+from modak.core.lake_table import LakeColumn
+from modak.core.operation import OperationKind, Phase
+from modak.core.partition import Partition, PartitionState
+from modak.core.table import Relation
+from modak.errors import ModakError, Refused, UsageError
+from modak.failpoints import failpoint
+from modak.jobs import evolve, foreign, resume
+from modak.jobs.context import JobContext
+from modak.jobs.flush import Flushed, flush
+from modak.jobs.publish import Sealed, publish_tiering
+from modak.lake import commits
+from modak.lake.commits import Commit
+from modak.source import capture, heap
+from modak.source.locks import bounded, retried
+from modak.source.partitions import newest_key
+from modak.source.sessions import lock_holders
+
+JOB = "tier"
+
+
+@dataclass(frozen=True)
+class TierOutcome:
+    """What a pass did. ``partitions`` is empty when nothing was due."""
+
+    partitions: tuple[str, ...] = ()
+    rows: int = 0
+    corrected_rows: int = 0
+    tier_key_hi: int | None = None
+    snapshot: int | None = None
+    op_id: str | None = None
+    resumed: tuple[str, ...] = ()
+
+
+def tier(context: JobContext, *, upto: int | None = None, foreign_snapshots: str = "refuse") -> TierOutcome:
+    """One pass. A failure is written to modak.problems, so that ``status`` shows it, and raised."""
+    try:
+        outcome = _pass(context, upto, foreign_snapshots)
+    except ModakError as error:
+        problems.report(context.connection, context.table_id, JOB, error)
+        raise
+    problems.clear(context.connection, context.table_id, JOB)
+    return outcome
+
+
+def _pass(context: JobContext, upto: int | None, foreign_snapshots: str) -> TierOutcome:
+    finished = resume.resume_all(context)
+    accepted = foreign.settle(context, foreign_snapshots)
+    relation = context.relation()
+    discover(context, relation)
+    line = tables.cutline(context.connection, context.table_id)
+    due = _due(context, relation, line, upto)
+    if not due:
+        return TierOutcome(resumed=finished)
+    columns = evolve.follow(context, relation)
+    operation, sealed = _seal(context, relation, due, line)
+    try:
+        operation, commit, flushed = _copy(context, operation, sealed, columns, accepted)
+    except ModakError:
+        resume.abandon(context, operation)
+        raise
+    operation = publish_tiering(context, operation, sealed, commit)
+    failpoint("tier.after_advance")
+    return TierOutcome(
+        partitions=tuple(str(partition.name) for partition in sealed),
+        rows=flushed.rows,
+        corrected_rows=int(operation.details["corrected_rows"]),
+        tier_key_hi=int(operation.details["new_tier_key_hi"]),
+        snapshot=commit.sequence_number if commit else None,
+        op_id=operation.op_id,
+        resumed=finished,
+    )
+
+
+def discover(context: JobContext, relation: Relation) -> None:
+    """Learn about new partitions and renames; refuse to go on over rows that no tier would show."""
+    key_type, line = context.table.key_type, tables.cutline(context.connection, context.table_id)
+    found = [(leaf.oid, leaf.name, *bounds.parse_range(leaf.bound, key_type)) for leaf in bounds.range_leaves(relation)]
+    known = tables.states(context.connection, context.table_id)
+    for oid, name, _lower, upper in found:
+        stale = oid not in known and upper <= line.tier_key_hi
+        if stale and heap.has_rows(context.connection, name):
+            raise Refused(
+                f"partition {name} lies below the cut-line and holds rows that nobody sees: they are the only copy",
+                hint=f"insert them through {context.table.name} and drop the partition, or detach it",
+                partition=str(name),
+            )
+    tables.record_partitions(context.connection, context.table_id, [entry for entry in found if entry[3] > line.tier_key_hi])
+    for oid, name, _, _ in found:
+        keys = {"table_id": context.table_id, "partition_id": oid, "schema_name": name.schema, "partition_name": name.name}
+        context.connection.execute(migrate.SQL.query("rename_partition"), keys)
+    present = {oid for oid, *_ in found}
+    for oid, state in known.items():
+        if oid not in present and state is PartitionState.HOT:
+            # Dropped or detached by its owner before we touched it: that was the owner's to do.
+            context.connection.execute(migrate.SQL.query("forget_partition"), {"table_id": context.table_id, "partition_id": oid})
+
+
+def _due(context: JobContext, relation: Relation, line: Cutline, upto: int | None) -> list[Partition]:
+    table = context.table
+    if upto is None and table.tier_lag is None:
+        raise UsageError(f"{table.name} has no lag, so nothing is ever due", hint=f"modak policy {table.name} lag=…, or tier --upto KEY")
+    partitions = tables.partitions(context.connection, table.table_id)
+    newest = newest_key(context.connection, relation, table.tier_key_col, table.key_type)
+    lag = Lag.parse(table.tier_lag, table.key_type) if table.tier_lag is not None else Lag()
+    due = policy.partitions_due(partitions, line, newest, lag, table.key_type, upto)
+    policy.check_contiguous(due, line, partitions, table.key_type)
+    return due
+
+
+def _seal(context: JobContext, relation: Relation, due: Sequence[Partition], line: Cutline) -> tuple[Operation, list[Sealed]]:
+    """Journal the intention, then put the capture trigger on each partition; the trigger waits for open writers, boundedly."""
+    names = {(leaf.name.schema, leaf.name.name): leaf for leaf in bounds.range_leaves(relation)}
+    sealed = [Sealed(names[part.schema, part.name].oid, names[part.schema, part.name].name, part.lower, part.upper) for part in due]
+    details = {
+        "partitions": [partition.as_json() for partition in sealed],
+        "old_tier_key_hi": line.tier_key_hi,
+        "old_snapshot": line.snapshot,
+        "new_tier_key_hi": max(partition.upper for partition in sealed),
+    }
+    operation = operations.start(context.connection, context.table_id, OperationKind.TIERING, details)
+    failpoint("tier.after_journal")
+    try:
+        _define_capture(context, relation)
+        for partition in sealed:
+            _seal_one(context, partition)
+    except ModakError:
+        resume.abandon(context, operation)
+        raise
+    failpoint("tier.after_seal")
+    return operation, sealed
+
+
+def _define_capture(context: JobContext, relation: Relation) -> None:
+    table = context.table
+    capture.define(
+        context.connection,
+        context.table_id,
+        tier_key=table.tier_key_col,
+        key_type=table.key_type,
+        primary_key=table.primary_key_cols,
+        columns=context.columns(relation),
+    )
+
+
+def _seal_one(context: JobContext, partition: Sealed) -> None:
+    def step() -> None:
+        with bounded(context.connection):
+            tables.set_state(context.connection, context.table_id, partition.oid, PartitionState.SEALING)
+            capture.attach(context.connection, context.table_id, partition.name)
+            tables.set_state(context.connection, context.table_id, partition.oid, PartitionState.TIERING)
+
+    retried(step, f"seal of {partition.name}", holders=lambda: lock_holders(context.connection, [partition.name]))
+
+
+def _copy(
+    context: JobContext, operation: Operation, sealed: Sequence[Sealed], columns: Sequence[LakeColumn], accepted: frozenset[int]
+) -> tuple[Operation, Commit | None, Flushed]:
+    """Flush under one snapshot, then one stamped commit. Empty partitions need neither files nor a commit."""
+    with heap.exported_snapshot(context.dsn) as snapshot:
+        operation = operations.move(context.connection, operation, Phase.FLUSHING, details={"flush_snapshot": snapshot.text})
+        _keep_corrected(context, sealed, snapshot)
+        flushed = flush(context, operation.op_id, [partition.name for partition in sealed], columns, snapshot)
+    failpoint("tier.after_files")
+    if not flushed.files:
+        return operation, None, flushed
+    stamps = {
+        commits.OP_ID: operation.op_id,
+        commits.OP_KIND: OperationKind.TIERING.value,
+        commits.TABLE_ID: str(context.table_id),
+        commits.TIER_KEY_HI: str(operation.details["new_tier_key_hi"]),
+    }
+    with context.progress.task("Committing to the lake"):
+        table = context.lake.load(context.table.lake_table_ref)
+        foreign.refuse_unknown(context, table, accepted)
+        commit = commits.append(table, flushed.files, stamps)
+    failpoint("tier.after_commit")
+    details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location, "rows": flushed.rows}
+    operation = operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details)
+    failpoint("tier.before_advance")
+    return operation, commit, flushed
+
+
+def _keep_corrected(context: JobContext, sealed: Sequence[Sealed], snapshot: heap.Snapshot) -> None:
+    """Rows whose key has a correction already do not go to files (see flush); record them as what stood there before any later write."""
+    if context.table.tier_key_col in context.table.primary_key_cols:
+        return
+    relation = context.relation()
+    heap.record_corrected(
+        context.dsn,
+        snapshot,
+        [(partition.oid, partition.name) for partition in sealed],
+        context.table_id,
+        tier_key=context.table.tier_key_col,
+        key_type=context.table.key_type,
+        primary_key=context.table.primary_key_cols,
+        columns=context.columns(relation),
+    )

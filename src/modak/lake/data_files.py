@@ -1,0 +1,192 @@
+"""Write Parquet data files for an Iceberg table from Arrow batches, in bounded memory.
+
+Runs inside Spark's Python workers. The files are invisible until somebody commits them; their names carry the operation, so that what a
+crash leaves behind can be found.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import sanitize_column_names
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.typedef import Record
+
+from modak.lake.layout import partition_numbers
+
+ROW_GROUP_ROWS = 100_000
+OPEN_FILES_MAX = 64
+
+
+@dataclass(frozen=True)
+class Target:
+    """Everything a task needs to write for a table; crosses to executors as plain text."""
+
+    metadata_json: str
+    io_properties: Mapping[str, str]
+    tier_key: str
+    primary_key: tuple[str, ...]
+    layout: str
+
+    def metadata(self) -> TableMetadata:
+        return TableMetadataUtil.parse_raw(self.metadata_json)
+
+
+@dataclass
+class _OpenFile:
+    path: str
+    partition: int | None
+    writer: pq.ParquetWriter
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class Writer:
+    """Splits sorted rows by lake partition and keeps one rolling file open for each."""
+
+    target: Target
+    prefix: str
+    finished: list[DataFile] = field(default_factory=list)
+    _open: OrderedDict[int | None, _OpenFile] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self._metadata = self.target.metadata()
+        schema = self._metadata.schema()
+        # As every Iceberg writer does: Parquet names are made harmless, and readers go by field id.
+        self._file_schema = sanitize_column_names(schema)
+        self.arrow_schema = schema_to_pyarrow(self._file_schema)
+        self.names = [column.name for column in schema.fields]
+        self._io: FileIO = load_file_io(dict(self.target.io_properties), self._metadata.location)
+        self._size_max = int(self._metadata.properties.get("write.target-file-size-bytes", 128 * 1024 * 1024))
+
+    def write(self, rows: pa.Table) -> None:
+        """Rows with the lake's columns in the lake's order; any order of rows."""
+        table = self._sorted(conform(rows.select(self.names), self.arrow_schema))
+        for partition, part in self._parts(table):
+            self._append(partition, part)
+
+    def close(self) -> list[DataFile]:
+        while self._open:
+            self._finish(next(iter(self._open)))
+        return self.finished
+
+    def _sorted(self, table: pa.Table) -> pa.Table:
+        """Sorted by tier key, then key. Rows mostly arrive in that order already, and looking is much cheaper than sorting."""
+        keys = _as_numbers(table.column(self.names.index(self.target.tier_key)))
+        if len(keys) < 2 or bool(np.all(keys[1:] >= keys[:-1])):
+            return table
+        order = dict.fromkeys((self.target.tier_key, *self.target.primary_key))
+        columns = [table.column_names[self.names.index(name)] for name in order]
+        sortable = [name for name in columns if not isinstance(table.schema.field(name).type, pa.BaseExtensionType)]
+        return table.sort_by([(name, "ascending") for name in sortable])
+
+    def _parts(self, table: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+        """Runs of rows of one lake partition; sorted rows make each partition one run."""
+        if self.target.layout == "none":
+            yield None, table
+            return
+        keys = _as_numbers(table.column(self.names.index(self.target.tier_key)))
+        numbers = partition_numbers(keys, self.target.layout, is_date=pa.types.is_date32(table.schema.field(self._tier_index()).type))
+        starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+        for start, end in zip(starts, np.r_[starts[1:], len(numbers)], strict=True):
+            yield int(numbers[start]), table.slice(int(start), int(end - start))
+
+    def _tier_index(self) -> int:
+        return self.names.index(self.target.tier_key)
+
+    def _append(self, partition: int | None, rows: pa.Table) -> None:
+        file = self._open.pop(partition, None) or self._start(partition)
+        file.writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+        file.rows += rows.num_rows
+        file.bytes += rows.nbytes
+        self._open[partition] = file
+        # Compressed Parquet is a third of Arrow's size or less; a file somewhat under its target does no harm.
+        if file.bytes > self._size_max * 3:
+            self._finish(partition)
+        elif len(self._open) > OPEN_FILES_MAX:
+            self._finish(next(iter(self._open)))
+
+    def _start(self, partition: int | None) -> _OpenFile:
+        folder = "" if partition is None else f"part={partition}/"
+        path = f"{self._metadata.location.rstrip('/')}/data/{folder}{self.prefix}-{uuid.uuid4().hex[:12]}.parquet"
+        blooms = {self.arrow_schema.names[self.names.index(name)]: {"ndv": ROW_GROUP_ROWS, "fpp": 0.01} for name in self.target.primary_key}
+        writer = pq.ParquetWriter(
+            self._io.new_output(path).create(overwrite=False),
+            self.arrow_schema,
+            compression="zstd",
+            store_schema=False,
+            write_page_index=True,
+            bloom_filter_options=blooms,
+        )
+        return _OpenFile(path, partition, writer)
+
+    def _finish(self, partition: int | None) -> None:
+        file = self._open.pop(partition)
+        file.writer.close()
+        footer = file.writer.writer.metadata if hasattr(file.writer.writer, "metadata") else None
+        size = len(self._io.new_input(file.path))
+        metadata = footer or pq.read_metadata(self._io.new_input(file.path).open())
+        statistics = data_file_statistics_from_parquet_metadata(
+            metadata,
+            compute_statistics_plan(self._file_schema, self._metadata.properties),
+            parquet_path_to_id_mapping(self._file_schema),
+        )
+        self.finished.append(
+            DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=file.path,
+                file_format=FileFormat.PARQUET,
+                partition=Record() if partition is None else Record(partition),
+                file_size_in_bytes=size,
+                sort_order_id=None,
+                spec_id=self._metadata.default_spec_id,
+                equality_ids=None,
+                key_metadata=None,
+                **statistics.to_serialized_dict(),
+            )
+        )
+
+
+def _as_numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """A tier-key column as integers, without a copy where Arrow has none to make."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        column = column.cast(pa.int64())
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows as the copy delivers them, in the types of the file; every cast is exact or raises."""
+    columns = [_conform(rows.column(number), wanted.type) for number, wanted in enumerate(schema)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _conform(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if isinstance(column.type, pa.BaseExtensionType) and column.type != wanted:
+        # The copy marks numeric as an opaque text.
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
+    if column.type == wanted:
+        return column
+    if isinstance(wanted, pa.BaseExtensionType):
+        chunks = [pa.ExtensionArray.from_storage(wanted, pc.cast(chunk, wanted.storage_type)) for chunk in column.chunks]
+        return pa.chunked_array(chunks, type=wanted)
+    return column.cast(wanted)

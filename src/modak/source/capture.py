@@ -1,0 +1,66 @@
+"""Capture: the trigger that records writes to a partition from its seal until it is gone.
+
+Creating or dropping it takes a lock that waits for open writers and never for readers; the wait is bounded, so that writers which queue
+behind it are held up for that long at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg import sql
+
+from modak.connection import Connection
+from modak.core.lake_table import LakeColumn
+from modak.core.table import Name
+from modak.core.tier_key import TierKeyType
+from modak.source import expressions
+from modak.source.relation import SQL
+from modak.source.spill import identifier
+
+TRIGGERS = ("modak_capture", "modak_capture_truncate")
+
+
+def function_name(table_id: int) -> str:
+    return f"capture_{table_id}"
+
+
+def define(
+    connection: Connection,
+    table_id: int,
+    *,
+    tier_key: str,
+    key_type: TierKeyType,
+    primary_key: Sequence[str],
+    columns: Sequence[LakeColumn],
+) -> None:
+    """(Re)create the table's capture function; it names the columns the heap has now."""
+    parts = expressions.row_parts(table_id, tier_key, key_type, primary_key, columns)
+    connection.execute(SQL.template("capture", function=sql.Identifier(function_name(table_id)), **parts))
+
+
+def attach(connection: Connection, table_id: int, partition: Name) -> None:
+    """Put the triggers on a partition. ALWAYS: a replication role's writes must be seen too."""
+    detach(connection, partition)
+    function = sql.Identifier(function_name(table_id))
+    target = identifier(partition)
+    connection.execute(
+        sql.SQL("create trigger modak_capture after insert or update or delete on {} for each row execute function modak.{}()").format(
+            target, function
+        )
+    )
+    connection.execute(
+        sql.SQL("create trigger modak_capture_truncate before truncate on {} execute function modak.refuse_truncate()").format(target)
+    )
+    for trigger in TRIGGERS:
+        connection.execute(sql.SQL("alter table {} enable always trigger {}").format(target, sql.Identifier(trigger)))
+
+
+def detach(connection: Connection, partition: Name) -> None:
+    for trigger in TRIGGERS:
+        connection.execute(sql.SQL("drop trigger if exists {} on {}").format(sql.Identifier(trigger), identifier(partition)))
+
+
+def remove(connection: Connection, table_id: int) -> None:
+    """Forget the table's function, with every trigger that still uses it."""
+    connection.execute(sql.SQL("drop function if exists modak.{}() cascade").format(sql.Identifier(function_name(table_id))))

@@ -1,0 +1,145 @@
+"""Snapshot reads of the heap, cut into chunks: one exported snapshot over many connections."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from modak.connection import Connection, connect
+from modak.core.lake_table import LakeColumn
+from modak.core.table import Name
+from modak.core.tier_key import TierKeyType
+from modak.source.expressions import canonical_key, encoded_key, reference, row_image
+from modak.source.relation import SQL
+from modak.source.spill import identifier
+from modak.sqlfiles import trusted
+
+PAGE_BYTES = 8192
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An exported snapshot: ``name`` for other sessions to adopt, ``text`` to ask later what it saw."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Pages [first, last) of one partition; the last chunk of a partition has no end."""
+
+    partition: Name
+    first_page: int
+    last_page: int | None
+
+
+@contextlib.contextmanager
+def exported_snapshot(dsn: str) -> Iterator[Snapshot]:
+    """A snapshot that stays importable for the length of the block, on a connection of its own."""
+    with connect(dsn, application="modak-snapshot") as connection:
+        connection.execute("set transaction isolation level repeatable read, read only")
+        row = connection.execute("select pg_export_snapshot() as name, pg_current_snapshot()::text as text").fetchone()
+        assert row is not None
+        yield Snapshot(row["name"], row["text"])
+        connection.rollback()
+
+
+def chunks(connection: Connection, partitions: Sequence[Name], chunk_bytes_max: int, count_min: int) -> list[Chunk]:
+    """Cut partitions into page ranges, small enough for memory and numerous enough for the cores."""
+    pages = {partition: _pages(connection, partition) for partition in partitions}
+    total = sum(pages.values())
+    per_chunk = max(1, min(chunk_bytes_max // PAGE_BYTES, -(-total // max(1, count_min))))
+    found = []
+    for partition, number in pages.items():
+        starts = list(range(0, number, per_chunk)) or ([0] if number else [])
+        for start, end in zip(starts, [*starts[1:], None], strict=True):
+            found.append(Chunk(partition, start, end))
+    return found
+
+
+def _pages(connection: Connection, partition: Name) -> int:
+    row = connection.execute(
+        sql.SQL("select pg_relation_size({}::regclass) / current_setting('block_size')::bigint as pages").format(
+            sql.Literal(str(sql.Identifier(partition.schema, partition.name).as_string()))
+        )
+    ).fetchone()
+    return int(row["pages"]) if row else 0
+
+
+def select(columns: Sequence[LakeColumn], chunk: Chunk) -> str:
+    """SQL that reads a chunk: the columns as the copy wants them, and which one does not fit.
+
+    ``modak_bad`` names the first column whose value the lake cannot hold; it is NULL for every row that can go.
+    """
+    items = [f"{column.type.copy_sql.format(column=reference(column.name))} as {reference(column.name)}" for column in columns]
+    checks = [
+        f"when {reference(column.name)} is not null and not {column.type.holds_sql.format(column=reference(column.name))} "
+        f"then {sql.Literal(column.name).as_string()}"
+        for column in columns
+        if column.type.holds_sql is not None
+    ]
+    bad = f"case {' '.join(checks)} end" if checks else "null::text"
+    items += [f"{bad} as modak_bad"]
+    table = identifier(chunk.partition).as_string()
+    upper = f" and ctid < '({chunk.last_page},0)'::tid" if chunk.last_page is not None else ""
+    return f"select {', '.join(items)} from only {table} where ctid >= '({chunk.first_page},0)'::tid{upper}"  # noqa: S608
+
+
+def find_bad_value(connection: Connection, partition: Name, column: LakeColumn, primary_key: Sequence[str]) -> tuple[str, str] | None:
+    """(key, value) of one row whose value the lake's type cannot hold."""
+    if column.type.holds_sql is None:
+        return None
+    name = reference(column.name)
+    row = connection.execute(
+        sql.SQL("select {} as pk, {}::text as value from only {} where {} is not null and not {} limit 1").format(
+            sql.SQL(encoded_key(primary_key)),
+            sql.Identifier(column.name),
+            identifier(partition),
+            sql.Identifier(column.name),
+            sql.SQL(column.type.holds_sql.format(column=name)),
+        )
+    ).fetchone()
+    return (row["pk"], row["value"]) if row else None
+
+
+def is_corrected(table_id: int, primary_key: Sequence[str]) -> str:
+    """A condition on a heap row: the delta knows its key."""
+    return f"exists (select from modak.delta d where d.table_id = {int(table_id)} and d.pk = {encoded_key(primary_key)})"
+
+
+def has_rows(connection: Connection, partition: Name) -> bool:
+    row = connection.execute(sql.SQL("select exists (select from only {}) as holds").format(identifier(partition))).fetchone()
+    return bool(row and row["holds"])
+
+
+def record_corrected(
+    dsn: str,
+    snapshot: Snapshot,
+    partitions: Sequence[tuple[int, Name]],
+    table_id: int,
+    *,
+    tier_key: str,
+    key_type: TierKeyType,
+    primary_key: Sequence[str],
+    columns: Sequence[LakeColumn],
+) -> None:
+    """Record the rows of ``snapshot`` whose key the delta knows, with a negative sequence: any write recorded later is newer."""
+    with connect(dsn, application="modak-flush") as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot.name)))
+        for oid, name in partitions:
+            connection.execute(
+                SQL.template(
+                    "record_corrected",
+                    table_id=sql.Literal(table_id),
+                    partition_id=sql.Literal(oid),
+                    partition=identifier(name),
+                    pk=trusted(encoded_key(primary_key, "r")),
+                    tier_key=trusted(canonical_key(key_type, reference(tier_key, "r"))),
+                    image=trusted(row_image(columns, "r")),
+                )
+            )
