@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from psycopg.rows import tuple_row
+
 from modak.app import App
 from modak.catalog import profiles, tables
 from modak.catalog.tables import Registered
@@ -59,7 +61,7 @@ def default_lake(app: App, connection: Connection) -> Lake:
 
 
 def rows(connection: Connection, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in connection.execute(query, parameters or None).fetchall()]
+    return connection.cursor(row_factory=tuple_row).execute(query, parameters or None).fetchall()
 
 
 def value(connection: Connection, query: str, *parameters: Any) -> Any:

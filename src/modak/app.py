@@ -33,6 +33,7 @@ class App:
     def __init__(self, settings: Settings, progress: Progress = SILENT) -> None:
         self.settings = settings
         self.progress = progress
+        self._spark: SparkSession | None = None
         if settings.failpoints:
             failpoints.arm(settings.failpoints)
 
@@ -86,10 +87,15 @@ class App:
     def spark(self, *profiles: Profile) -> SparkSession:
         from modak.jobs import spark
 
-        master = self.settings.spark
-        machine = None if spark.is_connect(master) else self.machine()
-        with self.progress.task("Starting Spark"):
-            return spark.session(master, [self.storage(profile) for profile in profiles], machine)
+        storages = [self.storage(profile) for profile in profiles]
+        if self._spark is None:
+            master = self.settings.spark
+            machine = None if spark.is_connect(master) else self.machine()
+            with self.progress.task("Starting Spark"):
+                self._spark = spark.session(master, storages, machine)
+        else:
+            spark.use_storages(self._spark, storages)
+        return self._spark
 
     @contextlib.contextmanager
     def job(self, name: Name) -> Iterator[JobContext]:
@@ -102,7 +108,13 @@ class App:
             profile = profiles.get(connection, table.storage_profile)
             with alone_on(connection, table):
                 yield JobContext(
-                    connection, self.dsn, table, self.lake(profile), lambda: self.spark(profile), os.cpu_count() or 1, self.progress
+                    connection=connection,
+                    dsn=self.dsn,
+                    table=table,
+                    lake=self.lake(profile),
+                    spark=lambda: self.spark(profile),
+                    cores=os.cpu_count() or 1,
+                    progress=self.progress,
                 )
 
     def machine(self) -> Machine:

@@ -79,7 +79,7 @@ def test_infinite_keys_are_refused(connection: Connection, lake: IcebergLake, co
     connection.execute(f"create table public.t (id bigint not null, k {column_type}) partition by range (k)")
     connection.execute("create table public.t_1 partition of public.t for values from ('2026-01-01') to ('2026-02-01')")
     register_table(connection, lake, Name("public", "t"), options("k"))
-    with pytest.raises(psycopg.errors.DatetimeFieldOverflow, match='tier key "k" of "public.t" cannot be infinite'):
+    with pytest.raises(psycopg.errors.DatetimeFieldOverflow, match=r'tier key "k" of "public.t" cannot be infinite'):
         connection.execute("insert into public.t values (1, %s)", [key])
 
 
@@ -95,7 +95,7 @@ def test_keys_below_the_retention_line_are_refused(connection: Connection, lake:
     ("column_type", "key", "canonical"),
     [
         ("timestamptz", "1999-12-31 23:59:59.999999+00", 946684799999999),
-        ("timestamp", "0044-03-15 12:00:00.000001 BC", -63517607999999999),
+        ("timestamp", "0044-03-15 12:00:00.000001 BC", -63517780799999999),
         ("date", "4713-01-01 BC", -2440550),
         ("smallint", "-32768", -32768),
     ],
@@ -103,18 +103,15 @@ def test_keys_below_the_retention_line_are_refused(connection: Connection, lake:
 def test_keys_are_canonical_whatever_the_sessions_settings(
     connection: Connection, dsn: str, lake: IcebergLake, column_type: str, key: str, canonical: int
 ) -> None:
-    connection.execute(
-        f"create table public.t (id bigint, k {column_type}, at timestamptz, i interval, primary key (id, k)) partition by range (k)"
-    )
+    columns = f"id bigint, k {column_type}, at timestamptz, i interval, primary key (id, k)"
+    connection.execute(f"create table public.t ({columns}) partition by range (k)")
     low, high = ("'2026-01-01'", "'2026-02-01'") if "int" not in column_type else ("0", "10")
     connection.execute(f"create table public.t_1 partition of public.t for values from ({low}) to ({high})")
     register_table(connection, lake, Name("public", "t"), options("k", ()))
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("set timezone = 'Asia/Kathmandu'; set datestyle = 'SQL, DMY'; set intervalstyle = 'sql_standard'")
-        other.execute(
-            "insert into public.t values (1, %s::text::" + column_type + ", '2026-01-01 00:00+00', '1 day 02:03')",
-            [key.replace("44-03-15", "44-03-15")],
-        )
+        insert = f"insert into public.t values (1, %s::text::{column_type}, '2026-01-01 00:00+00', '1 day 02:03')"
+        other.execute(insert, [key])
     found = rows(connection, "select tier_key, pk, payload ->> 'at', payload ->> 'i' from modak.delta")
     assert [(tier_key, at, interval) for tier_key, _, at, interval in found] == [(canonical, "2026-01-01 00:00:00+00", "1 day 02:03:00")]
     assert found[0][1] == value(connection, "select id::text || chr(31) || k::text from public.t")
@@ -122,24 +119,8 @@ def test_keys_are_canonical_whatever_the_sessions_settings(
 
 def test_a_column_may_be_called_like_anything_inside_the_triggers(connection: Connection, lake: IcebergLake) -> None:
     """The image of a row must be the row, also where a column bears a name that the trigger uses."""
-    odd = [
-        "image",
-        "new",
-        "old",
-        "line",
-        "row_key",
-        "floor_line",
-        "d",
-        "c",
-        "table_id",
-        "pk",
-        "op",
-        "version",
-        "payload",
-        "found",
-        "tg_op",
-        "x y",
-    ]
+    odd = ["image", "new", "old", "line", "row_key", "floor_line", "d", "c", "table_id", "pk", "op", "version", "payload", "found"]
+    odd += ["tg_op", "x y"]
     columns = ", ".join(f'"{column}" text' for column in odd)
     connection.execute(f"create table public.events (id bigint, event_time bigint, {columns}) partition by range (event_time)")
     register_table(connection, lake)

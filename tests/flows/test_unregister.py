@@ -142,10 +142,8 @@ def test_work_that_would_be_lost_stops_it(connection: Connection, app: App, lake
     connection.execute("insert into public.events values (0, -5, 'early')")
     pointer = '{"metadata_location": "m", "snapshot_id": 1}'
     connection.execute("update modak.cutline set lake_snapshot_id = 1, lake_props = %s", [pointer])
-    connection.execute(
-        "insert into modak.load_labels (table_id, label, state, tier_key_lo, tier_key_hi) values (%s, 'l', 'staged', 0, 1)",
-        [table.table_id],
-    )
+    label = "insert into modak.load_labels (table_id, label, state, tier_key_lo, tier_key_hi) values (%s, 'l', 'staged', 0, 1)"
+    connection.execute(label, [table.table_id])
     before = photograph(connection, app.settings.data)
     with pytest.raises(Refused) as refused:
         unregister_table(connection, lake)
@@ -170,9 +168,7 @@ def test_new_users_of_the_view_follow_the_name_or_stop_it(connection: Connection
 
 def test_not_null_is_taken_back_only_where_nothing_needs_it_by_now(connection: Connection, lake: IcebergLake) -> None:
     create_events(connection)
-    connection.execute(
-        "alter table public.events add column region text, add column extra text; update public.events set region = 'eu', extra = 'x'"
-    )
+    connection.execute("alter table public.events add column region text default 'eu', add column extra text default 'x'")
     table = register_table(connection, lake, primary_key=("id", "region", "extra"))
     assert table.original["set_not_null"] == ["id", "region", "extra"]
     connection.execute("alter table public.events_hot add primary key (id, event_time)")

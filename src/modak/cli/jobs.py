@@ -37,7 +37,7 @@ def _names(context: Context, table: str | None) -> list[Name]:
 
 def _tier(context: Context, table: str | None, upto: str | None, foreign: str) -> None:
     from modak.errors import ModakError
-    from modak.jobs import tier
+    from modak.jobs import reclaim, tier
 
     if upto is not None and table is None:
         raise click.UsageError("--upto needs a TABLE")
@@ -47,7 +47,9 @@ def _tier(context: Context, table: str | None, upto: str | None, foreign: str) -
             with context.app.job(name) as job:
                 key = job.table.key_type.decode(upto) if upto is not None else None
                 outcome = tier.tier(job, upto=key, foreign_snapshots=foreign)
-                done.append({"table": str(name), **vars(outcome), "cutline": _text(job.table.key_type, outcome.tier_key_hi)})
+                reclaimed = reclaim.reclaim(job)
+                line = {"table": str(name), **vars(outcome), "cutline": _text(job.table.key_type, outcome.tier_key_hi)}
+                done.append(line | {"dropped": reclaimed.dropped, "waiting": reclaimed.waiting})
         except ModakError as error:
             # One table's failure is that table's: the others go on.
             if table is not None:
@@ -56,10 +58,21 @@ def _tier(context: Context, table: str | None, upto: str | None, foreign: str) -
             context.output.note(f"{name}: {error}")
     context.output.result(done)
     rows = [
-        (line["table"], len(line["partitions"]), line["rows"], line["corrected_rows"], line["cutline"] or "nothing due", line["snapshot"])
+        (
+            line["table"],
+            len(line["partitions"]),
+            line["rows"],
+            line["corrected_rows"],
+            line["cutline"] or "nothing due",
+            line["snapshot"],
+            len(line["dropped"]),
+        )
         for line in done
     ]
-    context.output.table(["table", "partitions", "rows", "corrected meanwhile", "T", "S"], rows)
+    context.output.table(["table", "tiered", "rows", "corrected meanwhile", "T", "S", "dropped"], rows)
+    for line in done:
+        for reason in line["waiting"]:
+            context.output.note(f"not dropped yet: {reason}")
     if failed is not None:
         raise failed
 

@@ -36,6 +36,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = error.exit_code
     except click.exceptions.Exit as done:
         code = done.exit_code
+    except click.exceptions.NoArgsIsHelpError as alone:
+        click.echo(alone.format_message(), err=True)
+        code = 2
     except click.ClickException as wrong:
         context.output.error(UsageError(wrong.format_message(), hint=_usage_hint(wrong)))
         code = 2

@@ -45,8 +45,9 @@ def partitions_due(
     key_type: TierKeyType,
     upto: int | None = None,
 ) -> list[Partition]:
-    """The partitions to tier now, in the order of their bounds and without a hole from T on.
+    """The partitions to tier now, in the order of their bounds and leaving none out from T on.
 
+    A range without a partition is no obstacle: no row can be in it, and the publishing transaction sees to it that none comes.
     ``upto`` is a person's word and replaces the lag: then an empty table is no reason to wait.
     """
     line = upto if upto is not None else _line_behind(max_key, lag, key_type)
@@ -55,7 +56,7 @@ def partitions_due(
     due: list[Partition] = []
     reached = cutline.tier_key_hi
     for period in periods(_above(partitions, reached)):
-        if period.lower != reached or period.upper > line or period.upper == KEY_MAX:
+        if period.lower < reached or period.upper > line or period.upper == KEY_MAX:
             break
         due.extend(period.partitions)
         reached = period.upper
@@ -70,30 +71,20 @@ def check_contiguous(
 ) -> None:
     """Refuse a selection that T could not pass whole: with a hole in it, or leaving out a partition that it would cross.
 
-    ``partitions`` are all of the table; without them only the selection itself is looked at.
+    ``partitions`` are all of the table; without them only the selection itself is looked at, and every hole may hide one.
     """
-    chosen = frozenset(selected)
+    chosen, known = frozenset(selected), list(partitions)
     if not chosen:
         return
     problems: list[Problem] = []
     reached = cutline.tier_key_hi
     for period in periods(chosen):
-        problems += _breaks(reached, period, key_type)
+        problems += [found for found in _breaks(reached, period, key_type) if not (known and found.code == "hole")]
         reached = period.upper
-    left_out = sorted(frozenset(_above(partitions, cutline.tier_key_hi)) - chosen, key=_bound_order)
+    left_out = sorted(frozenset(_above(known, cutline.tier_key_hi)) - chosen, key=_bound_order)
     problems += [_crossed(partition, reached, key_type) for partition in left_out if partition.lower < reached]
     if problems:
         raise Refused("the partitions do not follow the cut-line one after the other", problems)
-
-
-def first_hole(partitions: Iterable[Partition], cutline: Cutline) -> tuple[int, int] | None:
-    """The first range from T on that no partition covers although one lies above it: there tiering stops until it is filled."""
-    reached = cutline.tier_key_hi
-    for period in periods(_above(partitions, reached)):
-        if period.lower > reached:
-            return reached, period.lower
-        reached = period.upper
-    return None
 
 
 def reclaimable(

@@ -14,6 +14,7 @@ from modak.core.table import Relation
 from modak.errors import LockNotAvailable
 from modak.lake.iceberg import IcebergLake
 from modak.progress import SILENT, Progress
+from modak.source.locks import ATTEMPTS_MAX
 from modak.source.relation import describe
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class JobContext:
     lake: IcebergLake
     spark: Callable[[], SparkSession]
     cores: int = 2
+    lock_attempts: int = ATTEMPTS_MAX
     progress: Progress = SILENT
 
     @property

@@ -19,9 +19,10 @@ from modak.catalog import migrate, operations
 from modak.connection import PINNED_SETTINGS, connect
 from modak.core.lake_table import LakeColumn
 from modak.core.table import Name
-from modak.errors import LakeError, ValueRefused
+from modak.errors import ValueRefused
 from modak.failpoints import failpoint
 from modak.jobs.context import JobContext
+from modak.jobs.spark import spark_failures
 from modak.lake.data_files import Target, Writer
 from modak.lake.storage import pyiceberg_properties
 from modak.source import heap
@@ -197,10 +198,8 @@ class _Background(threading.Thread):
     def result(self) -> Any:
         self.join()
         if self._failure is not None:
-            raise LakeError(
-                f"the flush failed: {str(self._failure).strip().splitlines()[0] if str(self._failure) else self._failure!r}",
-                hint="nothing was committed; the next pass starts over",
-            ) from self._failure
+            with spark_failures("the flush"):
+                raise self._failure
         return self._outcome
 
 

@@ -63,7 +63,9 @@ def publish_tiering(context: JobContext, operation: Operation, partitions: Seque
             failpoint("tier.in_advance")
             return moved
 
-    return retried(step, f"advance of {context.table.name}", holders=lambda: lock_holders(context.connection, names))
+    return retried(
+        step, f"advance of {context.table.name}", attempts=context.lock_attempts, holders=lambda: lock_holders(context.connection, names)
+    )
 
 
 def _lock(context: JobContext, names: Sequence[Name]) -> None:

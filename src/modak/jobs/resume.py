@@ -84,4 +84,9 @@ def _unseal(context: JobContext, partition: Sealed) -> None:
                 capture.detach(context.connection, partition.name)
             tables.set_state(context.connection, context.table_id, partition.oid, PartitionState.HOT)
 
-    retried(step, f"unseal of {partition.name}", holders=lambda: lock_holders(context.connection, [partition.name]))
+    retried(
+        step,
+        f"unseal of {partition.name}",
+        attempts=context.lock_attempts,
+        holders=lambda: lock_holders(context.connection, [partition.name]),
+    )

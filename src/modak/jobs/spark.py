@@ -5,14 +5,15 @@ No job uses ``sparkContext`` or ``_jvm``: Connect has neither, and what works th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modak.errors import MissingComponent
+from modak.errors import LakeError, MissingComponent
 from modak.lake.storage import Storage, spark_properties
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def session(master: str, storages: Iterable[Storage], machine: Machine | None = 
         for name, value in {**SHARED, **local_conf(machine)}.items():
             builder = builder.config(name, value)
         try:
-            found = builder.getOrCreate()
+            # A session of its own on the one context: Spark keeps a loaded catalog under its name for a session's whole life.
+            found = builder.getOrCreate().newSession()
         except Exception as cause:
             raise MissingComponent(
                 f"Spark did not start: {cause}".splitlines()[0],
@@ -81,6 +83,19 @@ def session(master: str, storages: Iterable[Storage], machine: Machine | None = 
             ) from cause
     use_storages(found, storages)
     return found
+
+
+@contextlib.contextmanager
+def spark_failures(what: str) -> Iterator[None]:
+    """Spark's exceptions, classic or Connect, become ours at this border; the first line says what, the cause keeps the rest."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as cause:
+        first = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+        raise LakeError(f"{what} failed in Spark: {first.strip()}", hint="nothing was published; the next pass starts over") from cause
 
 
 def use_storages(spark: SparkSession, storages: Iterable[Storage]) -> None:

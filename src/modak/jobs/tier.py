@@ -166,7 +166,12 @@ def _seal_one(context: JobContext, partition: Sealed) -> None:
             capture.attach(context.connection, context.table_id, partition.name)
             tables.set_state(context.connection, context.table_id, partition.oid, PartitionState.TIERING)
 
-    retried(step, f"seal of {partition.name}", holders=lambda: lock_holders(context.connection, [partition.name]))
+    retried(
+        step,
+        f"seal of {partition.name}",
+        attempts=context.lock_attempts,
+        holders=lambda: lock_holders(context.connection, [partition.name]),
+    )
 
 
 def _copy(

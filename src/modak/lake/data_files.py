@@ -52,6 +52,7 @@ class Target:
 class _OpenFile:
     path: str
     partition: int | None
+    stream: Any
     writer: pq.ParquetWriter
     rows: int = 0
     bytes: int = 0
@@ -127,22 +128,26 @@ class Writer:
         folder = "" if partition is None else f"part={partition}/"
         path = f"{self._metadata.location.rstrip('/')}/data/{folder}{self.prefix}-{uuid.uuid4().hex[:12]}.parquet"
         blooms = {self.arrow_schema.names[self.names.index(name)]: {"ndv": ROW_GROUP_ROWS, "fpp": 0.01} for name in self.target.primary_key}
+        stream = self._io.new_output(path).create(overwrite=False)
         writer = pq.ParquetWriter(
-            self._io.new_output(path).create(overwrite=False),
+            stream,
             self.arrow_schema,
             compression="zstd",
             store_schema=False,
             write_page_index=True,
             bloom_filter_options=blooms,
         )
-        return _OpenFile(path, partition, writer)
+        return _OpenFile(path, partition, stream, writer)
 
     def _finish(self, partition: int | None) -> None:
         file = self._open.pop(partition)
         file.writer.close()
-        footer = file.writer.writer.metadata if hasattr(file.writer.writer, "metadata") else None
-        size = len(self._io.new_input(file.path))
-        metadata = footer or pq.read_metadata(self._io.new_input(file.path).open())
+        # The writer does not own the stream it was given; unclosed, its last bytes and its length are not there yet.
+        file.stream.close()
+        written = self._io.new_input(file.path)
+        size = len(written)
+        with written.open() as footer:
+            metadata = pq.read_metadata(footer)
         statistics = data_file_statistics_from_parquet_metadata(
             metadata,
             compute_statistics_plan(self._file_schema, self._metadata.properties),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from modak.catalog import migrate
 from modak.connection import Connection
 from modak.core import bounds, lake_table, policy
 from modak.core.cutline import Cutline
@@ -12,7 +13,7 @@ from modak.core.partition import Partition
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.errors import Problem
-from modak.registration.register import Plan, look
+from modak.registration.register import Plan, look, registered_problem
 from modak.source import statements
 from modak.source.partitions import newest_key, partitions_of
 from modak.source.statements import HeapStatement
@@ -59,7 +60,9 @@ def surface_problem(found: list[HeapStatement] | None, name: Name) -> Problem | 
 def report(connection: Connection, name: Name, options: Options, *, surface_given: bool) -> Report:
     plan = look(connection, name, options)
     found = statements.that_need_the_heap(connection, name)
-    problems = list(plan.decision.problems)
+    # A plan works without a catalog; with one, the table may be registered already.
+    known = registered_problem(connection, name) if migrate.installed_version(connection) else None
+    problems = [*([known] if known else []), *plan.decision.problems]
     choice = None if surface_given else surface_problem(found, name)
     problems += [choice] if choice else []
     key_type = plan.decision.key_type

@@ -37,6 +37,6 @@ def newest_key(connection: Connection, relation: Relation, tier_key: str, key_ty
             )
         ).fetchone()
         if row and row["newest"] is not None:
-            highest = max(highest or row["newest"], row["newest"])
+            highest = row["newest"] if highest is None else max(highest, row["newest"])
             floor = partition.lower if floor is None else floor
     return highest

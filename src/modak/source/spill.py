@@ -68,7 +68,13 @@ def create(
         # Whoever registers, the spill is its table's owner's: ALTER TABLE on the parent asks for that of every partition.
         connection.execute(sql.SQL("alter table {} owner to {}").format(identifier(spill), sql.Identifier(relation.owner)))
         connection.execute(
-            sql.SQL("create trigger modak_guard before insert or update on {} for each row execute function modak.{}()").format(
+            sql.SQL("create trigger modak_guard before insert on {} for each row execute function modak.{}()").format(
+                identifier(spill), sql.Identifier(guard)
+            )
+        )
+        # After an update, not before it: an update that takes the row to another partition ends as a delete here, and is welcome.
+        connection.execute(
+            sql.SQL("create trigger modak_guard_update after update on {} for each row execute function modak.{}()").format(
                 identifier(spill), sql.Identifier(guard)
             )
         )
@@ -97,7 +103,7 @@ def remove(connection: Connection, table_id: int, spills: Sequence[Name]) -> lis
         row = connection.execute(sql.SQL("select exists (select from {}) as holds").format(identifier(spill))).fetchone()
         if row and row["holds"]:
             kept.append(spill)
-            for trigger in ("modak_guard", "modak_mirror", "modak_truncate"):
+            for trigger in ("modak_guard", "modak_guard_update", "modak_mirror", "modak_truncate"):
                 connection.execute(sql.SQL("drop trigger if exists {} on {}").format(sql.Identifier(trigger), identifier(spill)))
         else:
             connection.execute(sql.SQL("drop table {}").format(identifier(spill)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from modak.core.cutline import Cutline
 from modak.core.lag import Lag
 from modak.core.partition import Partition, PartitionState
-from modak.core.policy import check_contiguous, first_hole, partitions_due, periods, reclaimable, retention_line
+from modak.core.policy import check_contiguous, partitions_due, periods, reclaimable, retention_line
 from modak.core.tier_key import KEY_MAX, KEY_MIN, TierKeyType
 from modak.errors import Refused
 
@@ -49,13 +49,12 @@ def test_bound_order_not_name_order() -> None:
     assert due([newer, older], Cutline(0), 1000, 0) == [older, newer]
 
 
-def test_a_hole_stops_the_selection_and_is_named() -> None:
-    assert due([P0, P2], Cutline(0), 10**6, 0) == [P0]
-    assert due([P1, P2], Cutline(0), 10**6, 0) == []
-    assert first_hole([P0, P2], Cutline(0)) == (100, 200)
-    assert first_hole([P1], Cutline(0)) == (0, 100)
-    assert first_hole(E, Cutline(0)) is None
-    assert first_hole([P0], Cutline(100)) is None
+def test_a_range_without_a_partition_is_no_obstacle() -> None:
+    assert due([P0, P2], Cutline(0), 10**6, 0) == [P0, P2]
+    assert due([P1, P2], Cutline(0), 10**6, 0) == [P1, P2]
+    check_contiguous([P0, P2], Cutline(0), [P0, P2])
+    with pytest.raises(Refused, match="p1"):
+        check_contiguous([P0, P2], Cutline(0), [P0, P1, P2])
 
 
 def test_a_partition_across_t_stops_the_selection() -> None:
@@ -111,7 +110,10 @@ def test_t_can_pass_whatever_is_due(partitions: list[Partition], t: int, line: i
     assert selected == sorted(selected, key=lambda one: (one.lower, one.upper, one.name))
     if selected:
         assert not [one for one in partitions if one.lower < new_t < one.upper], "nothing may stand across the new T"
-        assert {key for one in selected for key in range(one.lower, one.upper)} == set(range(t, new_t))
+        moved = {key for one in selected for key in range(one.lower, one.upper)}
+        stays = {key for one in partitions if one not in selected for key in range(one.lower, one.upper)}
+        assert not stays & set(range(t, new_t)), "every key that T passes is moved"
+        assert moved <= set(range(t, new_t))
 
 
 @given(partitions=layouts, t=st.integers(0, 12), line=st.integers(0, 26))
@@ -119,10 +121,9 @@ def test_nothing_due_is_left_behind(partitions: list[Partition], t: int, line: i
     """The furthest legal T, found by trying every key, is the one that the policy reaches."""
 
     def legal(end: int) -> bool:
-        above = [one for one in partitions if one.upper > t]
-        covered = {key for one in above for key in range(one.lower, one.upper)}
+        above = [one for one in partitions if one.upper > t and one.lower < one.upper]
         straddled = any(one.lower < edge < one.upper for one in above for edge in (t, end))
-        return not straddled and set(range(t, end)) <= covered
+        return not straddled and any(one.upper == end for one in above)
 
     furthest = max((end for end in range(t, line + 1) if legal(end)), default=t)
     selected = due(partitions, Cutline(t), line, 0)

@@ -2,7 +2,7 @@
 -- through a chain of moves the first place is kept, because the fold must delete there.
 create or replace function modak.put_delta(
     p_table_id bigint, p_pk text, p_op smallint, p_tier_key bigint, p_lake_key bigint, p_payload jsonb
-) returns void
+) returns boolean
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -14,4 +14,5 @@ as $$
            old_tier_key = nullif(coalesce(d.old_tier_key, d.tier_key), excluded.tier_key),
            payload = excluded.payload,
            version = nextval('modak.delta_version')
+    returning true
 $$;

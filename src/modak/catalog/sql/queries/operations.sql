@@ -73,3 +73,24 @@ update modak.tables set lake_columns = %(lake_columns)s where table_id = %(table
 
 -- name: read_lake_columns
 select lake_columns from modak.tables where table_id = %(table_id)s;
+
+-- name: find_pin_below
+select holder, expires_at from modak.read_pins
+ where table_id = %(table_id)s and expires_at > now() and pinned_tier_key_hi < %(tier_key_hi)s
+ order by expires_at desc limit 1;
+
+-- name: find_advance_xid
+-- The transaction that moved T past this partition.
+select (details->>'advance_xid')::bigint as xid from modak.op_log
+ where table_id = %(table_id)s and op_kind = 'tiering' and phase = 'advanced'
+   and (details->>'new_tier_key_hi')::bigint >= %(tier_key_hi)s
+ order by (details->>'new_tier_key_hi')::bigint limit 1;
+
+-- name: find_partition_id
+select partition_id from modak.partitions
+ where table_id = %(table_id)s and schema_name = %(schema_name)s and partition_name = %(partition_name)s and state <> 'dropped';
+
+-- name: find_parent
+select n.nspname::text as schema_name, c.relname::text as table_name
+  from pg_inherits i join pg_class c on c.oid = i.inhparent join pg_namespace n on n.oid = c.relnamespace
+ where i.inhrelid = %(oid)s::oid;

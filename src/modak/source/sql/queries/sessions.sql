@@ -1,13 +1,16 @@
 -- name: list_lock_holders
-select distinct coalesce(
-           format('session %%s (%%s, since %%s)', a.pid, coalesce(nullif(a.application_name, ''), a.usename::text), a.xact_start),
-           format('prepared transaction %%L', p.gid),
-           'somebody') as who
+select distinct case
+           when p.gid is not null then format('prepared transaction %%L (since %%s)', p.gid, p.prepared)
+           when a.pid is not null then
+               format('session %%s (%%s, since %%s)', a.pid, coalesce(nullif(a.application_name, ''), a.usename::text), a.xact_start)
+           else 'somebody' end as who
   from pg_locks l
   join pg_class c on c.oid = l.relation
   join pg_namespace n on n.oid = c.relnamespace
   left join pg_stat_activity a on a.pid = l.pid
-  left join pg_prepared_xacts p on l.virtualtransaction like '-1/%%' and p.transaction::text = split_part(l.virtualtransaction, '/', 2)
+  -- A prepared transaction has no process; the lock on its own id tells which one it is.
+  left join pg_locks x on l.pid is null and x.pid is null and x.locktype = 'transactionid' and x.virtualtransaction = l.virtualtransaction
+  left join pg_prepared_xacts p on p.transaction = x.transactionid
  where l.locktype = 'relation' and l.granted
    and l.database = (select d.oid from pg_database d where d.datname = current_database())
    and l.mode in ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')

@@ -1,0 +1,248 @@
+"""Compare the heap with the corrected lake, range by range, at one snapshot of both.
+
+Sums of row digests per bucket of tier keys are computed where the rows are; only buckets that differ are looked at row by row, and those
+are cut smaller until they fit. Rows that the delta corrects are compared with their correction, inside Postgres.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from modak.catalog import migrate
+from modak.connection import Connection, connect
+from modak.core import digest
+from modak.core.lake_table import LakeColumn
+from modak.core.table import Name
+from modak.jobs.context import JobContext
+from modak.jobs.spark import spark_failures
+from modak.lake.storage import jdbc_url
+from modak.source.expressions import canonical_key, encoded_key, reference, row_image
+from modak.source.relation import SQL
+from modak.source.spill import identifier
+from modak.sqlfiles import trusted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BUCKETS = 64
+ROWS_MAX = 20_000
+DIFFERENCES_MAX = 100
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row that is not the same: ``heap`` or ``lake`` is None where the row is missing."""
+
+    key: str
+    heap: str | None
+    lake: str | None
+    partition: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    rows: int
+    differences: tuple[Difference, ...]
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Count and digest sum of each bucket."""
+
+    buckets: dict[int, tuple[int, int]]
+
+
+class Comparison:
+    """One partition against the lake. Opens its own snapshot, so that T, S, delta and heap belong together."""
+
+    def __init__(self, context: JobContext, partition: Name, columns: Sequence[LakeColumn]) -> None:
+        self.context = context
+        self.partition = partition
+        self.columns = columns
+        self.table = context.table
+        self.keys = [next(column for column in columns if column.name == name) for name in context.table.primary_key_cols]
+        self._has_delta = False
+        self.key_column = canonical_key(self.table.key_type, reference(self.table.tier_key_col))
+
+    def run(self, lower: int, upper: int) -> Compared:
+        with spark_failures("the comparison"), connect(self.context.dsn, application="modak-verify") as connection:
+            connection.execute("set transaction isolation level repeatable read, read only")
+            row = connection.execute("select lake_props from modak.cutline where table_id = %s", [self.table.table_id]).fetchone()
+            snapshot_id = (row["lake_props"] or {}).get("snapshot_id") if row else None
+            low, high = self._span(connection, lower, upper)
+            self._has_delta = connection.execute(migrate.SQL.query("has_delta"), {"table_id": self.table.table_id}).fetchone() is not None
+            lake = self._lake(int(snapshot_id), low, high) if snapshot_id is not None else None
+            rows, found = self._bisect(connection, lake, low, high)
+            found += self._corrected(connection)
+            return Compared(rows, tuple(found[:DIFFERENCES_MAX]), len(found) > DIFFERENCES_MAX)
+
+    def _span(self, connection: Connection, lower: int, upper: int) -> tuple[int, int]:
+        """Finite ends: of an open partition, those of its rows (a lake row outside would show as a difference in count)."""
+        limit = 2**62
+        if lower > -limit and upper < limit:
+            return lower, upper
+        row = connection.execute(
+            sql.SQL("select min({0}) as low, max({0}) as high from only {1}").format(trusted(self.key_column), identifier(self.partition))
+        ).fetchone()
+        low = row["low"] if row and row["low"] is not None else 0
+        high = row["high"] + 1 if row and row["high"] is not None else 1
+        return (lower if lower > -limit else low), (upper if upper < limit else high)
+
+    # -- the two sides ---------------------------------------------------------------------------------------------
+
+    def _heap_text(self) -> str:
+        return digest.postgres_key(self.columns, [reference(column.name, "r") for column in self.columns])
+
+    def _heap_buckets(self, connection: Connection, low: int, high: int, width: int) -> _Side:
+        rows = connection.execute(
+            SQL.template(
+                "heap_buckets",
+                partition=identifier(self.partition),
+                key=trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
+                digest=trusted(digest.postgres_digest(self._heap_text())),
+                pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
+                table_id=sql.Literal(self.table.table_id),
+                low=sql.Literal(low),
+                high=sql.Literal(high),
+                width=sql.Literal(width),
+            )
+        ).fetchall()
+        return _Side({row["bucket"]: (row["n"], int(row["digest"])) for row in rows})
+
+    def _lake(self, snapshot_id: int, low: int, high: int) -> DataFrame:
+        """The lake's rows of the range at S without those the delta speaks for: key text, digest, canonical key."""
+        spark = self.context.spark()
+        name = f"{self.context.lake.storage.catalog_name}.{self.table.lake_table_ref}"
+        frame = spark.read.option("versionAsOf", snapshot_id).table(name)
+        quoted = [f"`{column.name.replace('`', '``')}`" for column in self.columns]
+        keys = [f"`{column.name.replace('`', '``')}`" for column in self.keys]
+        tier = f"`{self.table.tier_key_col.replace('`', '``')}`"
+        kind = next(column.type.iceberg for column in self.columns if column.name == self.table.tier_key_col)
+        number = {"date": f"cast(unix_date({tier}) as bigint)", "timestamp": f"unix_micros(cast({tier} as timestamp))",
+                  "timestamptz": f"unix_micros({tier})"}.get(kind, f"cast({tier} as bigint)")  # fmt: skip
+        rows = frame.selectExpr(
+            f"{digest.spark_key(self.keys, keys)} as modak_pk",
+            f"{digest.spark_digest(digest.spark_key(self.columns, quoted))} as modak_digest",
+            f"{number} as modak_key",
+            f"to_json(struct({', '.join(quoted)})) as modak_row",
+        ).where(f"modak_key >= {low} and modak_key < {high}")
+        return rows.join(self._delta_keys(), "modak_pk", "left_anti") if self._has_delta else rows
+
+    def _delta_keys(self) -> DataFrame:
+        """Keys of the delta as Spark sees keys, read by Spark itself."""
+        parts = ["d.pk"] if len(self.keys) == 1 else [f"(modak.pk_parts(d.pk))[{number}]" for number in range(1, len(self.keys) + 1)]
+        relation = self.context.relation()
+        casts = []
+        for column, part in zip(self.keys, parts, strict=True):
+            heap_column = relation.column(column.name)
+            assert heap_column is not None
+            casts.append(f"({part})::{heap_column.type.display}")
+        text = digest.postgres_key(self.keys, casts)
+        url, user, password = jdbc_url(self.context.dsn)
+        reader = (
+            self.context.spark()
+            .read.format("jdbc")
+            .option("driver", "org.postgresql.Driver")
+            .option("url", url)
+            .option("user", user)
+            .option("query", f"select {text} as modak_pk from modak.delta d where d.table_id = {self.table.table_id}")  # noqa: S608
+        )
+        return (reader.option("password", password) if password else reader).load()
+
+    @staticmethod
+    def _lake_buckets(lake: DataFrame | None, low: int, width: int, high: int) -> _Side:
+        if lake is None:
+            return _Side({})
+        rows = (
+            lake.where(f"modak_key >= {low} and modak_key < {high}")
+            .groupBy(_bucket(low, width))
+            .agg({"modak_digest": "sum", "modak_key": "count"})
+            .collect()
+        )
+        return _Side({row[0]: (row["count(modak_key)"], int(row["sum(modak_digest)"])) for row in rows})
+
+    # -- finding the rows ------------------------------------------------------------------------------------------
+
+    def _bisect(self, connection: Connection, lake: DataFrame | None, low: int, high: int) -> tuple[int, list[Difference]]:
+        width = max(1, -(-(high - low) // BUCKETS))
+        heap_side = self._heap_buckets(connection, low, high, width)
+        lake_side = self._lake_buckets(lake, low, width, high)
+        found: list[Difference] = []
+        for bucket in sorted(set(heap_side.buckets) | set(lake_side.buckets)):
+            ours, theirs = heap_side.buckets.get(bucket, (0, 0)), lake_side.buckets.get(bucket, (0, 0))
+            if ours == theirs or len(found) > DIFFERENCES_MAX:
+                continue
+            start = low + bucket * width
+            if width == 1 or max(ours[0], theirs[0]) <= ROWS_MAX:
+                found += self._rows(connection, lake, start, min(start + width, high))
+            else:
+                found += self._bisect(connection, lake, start, min(start + width, high))[1]
+        return sum(count for count, _ in heap_side.buckets.values()), found
+
+    def _rows(self, connection: Connection, lake: DataFrame | None, low: int, high: int) -> list[Difference]:
+        parts: dict[str, Any] = {
+            "partition": identifier(self.partition),
+            "key": trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
+            "digest": trusted(digest.postgres_digest(self._heap_text())),
+            "key_text": trusted(digest.postgres_key(self.keys, [reference(column.name, "r") for column in self.keys])),
+            "image": trusted(row_image(self.columns, "r")),
+            "pk": trusted(encoded_key(self.table.primary_key_cols, "r")),
+            "table_id": sql.Literal(self.table.table_id),
+            "low": sql.Literal(low),
+            "high": sql.Literal(high),
+        }
+        ours = {row["key_text"]: row for row in connection.execute(SQL.template("heap_rows", **parts)).fetchall()}
+        theirs: dict[str, int] = {}
+        if lake is not None:
+            for row in lake.where(f"modak_key >= {low} and modak_key < {high}").collect():
+                theirs[row["modak_pk"]] = row["modak_digest"] if row["modak_pk"] not in theirs else -1
+        different = self._different(ours, theirs)
+        values = self._lake_values(lake, [key for key in different if key in theirs])
+        return [
+            Difference(
+                ours[key]["pk"] if key in ours else key,
+                str(ours[key]["image"]) if key in ours else None,
+                "twice" if theirs.get(key) == -1 else values.get(key),
+                str(self.partition),
+            )
+            for key in different
+        ]
+
+    @staticmethod
+    def _different(ours: dict[str, Any], theirs: dict[str, int]) -> list[str]:
+        keys = sorted(set(ours) | set(theirs))
+        return [key for key in keys if (ours[key]["digest"] if key in ours else None) != theirs.get(key)][: DIFFERENCES_MAX + 1]
+
+    @staticmethod
+    def _lake_values(lake: DataFrame | None, keys: list[str]) -> dict[str, str]:
+        from pyspark.sql import functions
+
+        if lake is None or not keys:
+            return {}
+        rows = lake.where(functions.col("modak_pk").isin(keys)).select("modak_pk", "modak_row").collect()
+        return {row["modak_pk"]: row["modak_row"] for row in rows}
+
+    def _corrected(self, connection: Connection) -> list[Difference]:
+        """Rows that the delta speaks for: the heap copy must say the same."""
+        rows = connection.execute(
+            SQL.template(
+                "heap_against_delta",
+                partition=identifier(self.partition),
+                pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
+                image=trusted(row_image(self.columns, "r")),
+                table_id=sql.Literal(self.table.table_id),
+                limit=sql.Literal(DIFFERENCES_MAX + 1),
+            )
+        ).fetchall()
+        return [Difference(row["pk"], row["heap"], row["delta"], str(self.partition)) for row in rows]
+
+
+def _bucket(low: int, width: int) -> Any:
+    from pyspark.sql import functions
+
+    return functions.expr(f"(modak_key - ({low})) div {width}")
