@@ -311,3 +311,22 @@ def test_a_value_the_lake_cannot_hold_keeps_its_partition_hot(app: App, connecti
     assert "--as-text amount" in problem["problems"][0]["hint"]
     connection.execute("update public.events set amount = 0 where id = 2")
     assert tier(app).partitions == ("public.p0", "public.p1")
+
+
+def test_a_row_that_moves_from_a_captured_partition_to_a_cold_one_stays(
+    registered: App, connection: Connection, dsn: str, during_flush: Callable[[str, Callable[[], Any]], None]
+) -> None:
+    """Its removal is captured and its arrival is a correction; the advance must not let the older event win."""
+    tier(registered, upto=100)
+
+    def move() -> None:
+        with connect(dsn, autocommit=True) as writer:
+            writer.execute("update public.events_hot set event_time = 50 where id = 3")
+
+    during_flush("tier.after_files", move)
+    tier(registered)
+    assert seam.read(registered, EVENTS) == ALL | {"3": (3, 50, "c")}
+    row = connection.execute("select op, tier_key, old_tier_key from modak.delta where pk = '3'").fetchone()
+    assert row == {"op": 0, "tier_key": 50, "old_tier_key": 110}
+    drop_tiered(registered)
+    assert seam.read(registered, EVENTS) == ALL | {"3": (3, 50, "c")}

@@ -165,3 +165,22 @@ def test_the_image_of_a_value_casts_back_to_the_same_value(
     )
     assert differing == []
     assert value(connection, "select count(*) from modak.delta where payload ->> 'c0' is null") == 1
+
+
+def test_a_users_own_cast_to_text_is_neither_the_value_nor_run_for_him(connection: Connection, lake: IcebergLake) -> None:
+    """The triggers run with the rights of whoever registered; a cast of the table's owner must not run inside them."""
+    connection.execute("""
+        create type public.mood as enum ('good', 'bad');
+        create table public.ran_as (who text);
+        create function public.cast_it(public.mood) returns text language plpgsql as
+            $$ begin insert into public.ran_as values (current_user); return 'forged'; end $$;
+        create cast (public.mood as text) with function public.cast_it(public.mood);
+        create table public.events (id bigint, event_time bigint, m public.mood, ms public.mood[]) partition by range (event_time);
+    """)
+    register_table(connection, lake)
+    connection.execute("insert into public.events values (1, -1, 'good', '{good,bad,NULL}'), (2, -1, null, null)")
+    assert rows(connection, "select payload ->> 'm', payload ->> 'ms' from modak.delta order by pk") == [
+        ("good", "{good,bad,NULL}"),
+        (None, None),
+    ]
+    assert rows(connection, "select who from public.ran_as") == []

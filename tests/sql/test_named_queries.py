@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from modak.connection import Connection
+from modak.embedded.postgres import Cluster
 from modak.sqlfiles import SqlFiles
 
 PACKAGES = ("modak.catalog", "modak.source", "modak.demo")
@@ -29,8 +30,11 @@ def prepared(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def database(cluster: object, template: str) -> str:
-    return cluster.dsn(template)  # type: ignore[attr-defined, no-any-return]
+def database(cluster: Cluster, template: str) -> str:
+    """One database for all of them; each test rolls back."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute(f"create database named_queries template {template}")
+    return cluster.dsn("named_queries")
 
 
 @pytest.mark.parametrize(("package", "name", "text"), QUERIES, ids=[f"{package}.{name}" for package, name, _ in QUERIES])

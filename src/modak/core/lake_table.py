@@ -77,7 +77,7 @@ def _temporal_layout(width: str | None, key_type: TierKeyType) -> str | Problem:
     return width
 
 
-_PLAIN = re.compile(r"^[a-z_][a-z0-9_]{0,62}$")
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def lake_identifier(name: str) -> str:
@@ -85,7 +85,7 @@ def lake_identifier(name: str) -> str:
 
     Plain lower-case names stay; any other keeps its readable part and gets a digest of the exact name, so that two names never meet.
     """
-    if _PLAIN.match(name):
+    if _PLAIN.fullmatch(name):
         return name
     readable = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:40] or "t"
     if readable[0].isdigit():

@@ -57,10 +57,13 @@ def _plain(iceberg: str, spark: str, duckdb: str, base: str) -> LakeType:
 
 
 TEXT = LakeType("string", "string", "VARCHAR", as_text=True, read_sql="{column}::text")
+# A user may give a type of his own a cast to text, which says anything and runs as whoever casts. concat() takes the output function,
+# which is the value.
+_OUTPUT = "(case when {column} is null then null else pg_catalog.concat({column}) end)"
+USER_TEXT = LakeType("string", "string", "VARCHAR", as_text=True, read_sql=_OUTPUT, copy_sql=_OUTPUT, image_sql=_OUTPUT)
 
 _STRING = LakeType("string", "string", "VARCHAR", read_sql="{column}::text")
 # Iceberg counts microseconds from 1970 in 64 bits; Postgres counts from 2000, so its last decades do not fit.
-_MICROS = "(pg_catalog.date_part('epoch', {column}) is not null and pg_catalog.isfinite({column}) and {column} < '294247-01-10 04:00:54')"
 _READ_MICROS = "(extract(epoch from {column}) * 1000000)::bigint"
 
 NATIVE: Mapping[str, LakeType] = {
@@ -145,11 +148,17 @@ def lake_type(pg: PgType, *, force_text: bool = False) -> LakeType | Problem:
     refusal = _refusal(pg)
     if refusal:
         return Problem("type", f"type {pg.display} cannot be kept exactly: {refusal}", f"supported: {SUPPORTED}")
-    if force_text or pg.element is not None or pg.namespace != "pg_catalog" or pg.kind != "b":
+    if _is_users(pg):
+        return USER_TEXT
+    if force_text or pg.element is not None or pg.kind != "b":
         return TEXT
     if pg.base == "numeric":
         return _numeric(pg)
     return NATIVE.get(pg.base, TEXT)
+
+
+def _is_users(pg: PgType) -> bool:
+    return _is_users(pg.element) if pg.element is not None else pg.namespace != "pg_catalog"
 
 
 def _refusal(pg: PgType) -> str | None:

@@ -156,15 +156,17 @@ class Comparison:
 
     @staticmethod
     def _lake_buckets(lake: DataFrame | None, low: int, width: int, high: int) -> _Side:
+        from pyspark.sql import functions
+
         if lake is None:
             return _Side({})
         rows = (
             lake.where(f"modak_key >= {low} and modak_key < {high}")
             .groupBy(_bucket(low, width))
-            .agg({"modak_digest": "sum", "modak_key": "count"})
+            .agg(functions.count("*").alias("n"), functions.expr("sum(cast(modak_digest as decimal(38, 0)))").alias("digest"))
             .collect()
         )
-        return _Side({row[0]: (row["count(modak_key)"], int(row["sum(modak_digest)"])) for row in rows})
+        return _Side({row[0]: (row["n"], int(row["digest"])) for row in rows})
 
     # -- finding the rows ------------------------------------------------------------------------------------------
 

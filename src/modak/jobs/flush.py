@@ -164,8 +164,7 @@ def _run(context: JobContext, task: FlushTask) -> list[dict[str, Any]]:
             bar.note(f"{now:,} rows")
             bar.advance(now - done)
             done = now
-            if done:
-                failpoint("tier.during_flush")
+            failpoint("tier.during_flush")
     return [row.asDict() for row in job.result()]
 
 

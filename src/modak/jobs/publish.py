@@ -109,6 +109,7 @@ def _move_line(context: JobContext, operation: Operation, partitions: Sequence[S
     props = {"metadata_location": commit.metadata_location, "snapshot_id": str(commit.snapshot_id)} if commit else row["lake_props"]
     keys = {"table_id": context.table_id, "partition_ids": [partition.oid for partition in partitions]}
     corrected = execute(SQL.query("captured_to_delta"), keys | {"snapshot": operation.details["flush_snapshot"]}).fetchone()
+    execute(SQL.query("tidy_moves"), keys)
     execute(
         SQL.query("publish_cutline"),
         {

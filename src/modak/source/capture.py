@@ -57,7 +57,9 @@ def attach(connection: Connection, table_id: int, partition: Name) -> None:
 
 
 def detach(connection: Connection, partition: Name) -> None:
-    for trigger in TRIGGERS:
+    """Take the triggers off. Dropping one shuts readers out for a moment, even one that is not there: so look first."""
+    rows = connection.execute(SQL.query("list_capture_triggers"), {"schema": partition.schema, "name": partition.name}).fetchall()
+    for trigger in [row["name"] for row in rows]:
         connection.execute(sql.SQL("drop trigger if exists {} on {}").format(sql.Identifier(trigger), identifier(partition)))
 
 

@@ -8,7 +8,7 @@ as $$
         when key is null then null
         when key = -9223372036854775808 then '-infinity'
         when key = 9223372036854775807 then 'infinity'
-        when key_type = 'date' and key between -2440588 and 2145031948 then (date '1970-01-01' + key::integer)::text
+        when key_type = 'date' and key between -2440588 and 2145042905 then (date '1970-01-01' + key::integer)::text
         when key_type like 'timestamp%' and key >= -210866803200000000 then
             (timestamp '1970-01-01' + (key / 86400000000) * interval '1 day'
                                     + (key % 86400000000) * interval '1 microsecond')::text

@@ -42,19 +42,36 @@ update modak.partitions set schema_name = %(schema_name)s, partition_name = %(pa
    and (schema_name, partition_name) is distinct from (%(schema_name)s, %(partition_name)s);
 
 -- name: captured_to_delta
--- What the flush's snapshot did not see, newest per key. Where the first such record is a removal, the lake holds the row there.
+-- What the flush's snapshot did not see, newest per key. The lake holds such a row where its first missed event found it; a key that
+-- had a correction before (negative seq) was not flushed, and its correction knows the place. A correction younger than the newest
+-- captured event (the row moved on to a cold partition) keeps its say.
 with missed as (
     select c.pk, c.op, c.tier_key, c.payload, c.seq
       from modak.captured c
      where c.table_id = %(table_id)s and c.partition_id = any(%(partition_ids)s)
-       and not pg_visible_in_snapshot(c.writer, %(snapshot)s::pg_snapshot)
+       and (c.seq < 0 or not pg_visible_in_snapshot(c.writer, %(snapshot)s::pg_snapshot))
 ), first as (
-    select distinct on (pk) pk, case when op = 1 then tier_key end as lake_key from missed order by pk, seq
+    select distinct on (pk) pk, case when seq > 0 then tier_key end as lake_key from missed order by pk, seq
 ), newest as (
-    select distinct on (pk) pk, op, tier_key, payload from missed order by pk, seq desc
+    select distinct on (pk) pk, op, tier_key, payload, seq from missed order by pk, seq desc
+), placed as (
+    insert into modak.delta as d (table_id, pk, op, tier_key, old_tier_key, version, payload)
+    select %(table_id)s, n.pk, n.op, n.tier_key, f.lake_key, abs(n.seq), n.payload
+      from newest n join first f using (pk)
+    on conflict (table_id, pk) do update
+       set op = case when d.version > excluded.version then d.op else excluded.op end,
+           payload = case when d.version > excluded.version then d.payload else excluded.payload end,
+           tier_key = case when d.version > excluded.version then d.tier_key else excluded.tier_key end,
+           old_tier_key = coalesce(excluded.old_tier_key, d.old_tier_key, d.tier_key),
+           -- A changed correction needs a version of its own: a fold may be about to clear the one it read.
+           version = case when d.version > excluded.version then d.version else nextval('modak.delta_version') end
+    returning d.pk
 )
-select count(modak.put_delta(%(table_id)s, n.pk, n.op, n.tier_key, f.lake_key, n.payload)) as n
-  from newest n join first f using (pk);
+select count(*) as n from placed;
+
+-- name: tidy_moves
+-- A place that is the row's own says nothing.
+update modak.delta set old_tier_key = null where table_id = %(table_id)s and old_tier_key = tier_key;
 
 -- name: count_captured
 select count(*) as n from modak.captured where table_id = %(table_id)s and partition_id = any(%(partition_ids)s);

@@ -1,0 +1,101 @@
+"""Settings: declared once, read once, mistakes refused, secrets never shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modak.errors import UsageError
+from modak.settings import SETTINGS, Setting, load
+
+
+def test_defaults() -> None:
+    settings = load({"HOME": "/home/me"})
+    assert (settings.dsn, settings.catalog, settings.spark) == (None, "jdbc", "local[*]")
+    assert (settings.http, settings.gateway) == (("127.0.0.1", 9090), ("127.0.0.1", 5439))
+    assert settings.cycle_seconds == 10.0
+    assert settings.warehouse_root == "modak-data/warehouse"
+    assert settings.cache == Path("/home/me/.cache/modak")
+
+
+def test_the_command_line_wins_over_the_environment_and_blank_counts_as_absent() -> None:
+    environ = {"MODAK_DSN": "postgresql://environment", "MODAK_SPARK": "", "MODAK_CYCLE_SECONDS": "0.5"}
+    assert load(environ, dsn="postgresql://flag").dsn == "postgresql://flag"
+    assert load(environ, dsn=None).dsn == "postgresql://environment"
+    assert load(environ).spark == "local[*]"
+    assert load(environ).cycle_seconds == 0.5
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_each_setting_has_a_variable_and_a_meaning(setting: Setting) -> None:
+    assert setting.variable == f"MODAK_{setting.name.upper()}"
+    assert setting.meaning
+    special = {"http": "h:1", "gateway": "h:1", "cycle_seconds": "1", "catalog": "http://c", "spark": "yarn"}
+    assert load({setting.variable: special.get(setting.name, "x")}) != load({})
+
+
+WRONG = [
+    ("MODAK_HTTP", "9090"),
+    ("MODAK_HTTP", "host:"),
+    ("MODAK_HTTP", "host:99999"),
+    ("MODAK_HTTP", "host:²"),
+    ("MODAK_GATEWAY", ":5439"),
+    ("MODAK_CYCLE_SECONDS", "soon"),
+    ("MODAK_CYCLE_SECONDS", "0"),
+    ("MODAK_CYCLE_SECONDS", "nan"),
+    ("MODAK_CYCLE_SECONDS", "inf"),
+    ("MODAK_CATALOG", "hive"),
+    ("MODAK_SPARK", "mesos://x"),
+]
+
+
+@pytest.mark.parametrize(("variable", "text"), WRONG)
+def test_a_wrong_value_names_its_setting(variable: str, text: str) -> None:
+    with pytest.raises(UsageError, match=variable.removeprefix("MODAK_").lower()):
+        load({variable: text})
+
+
+@pytest.mark.parametrize(("variable", "near"), [("MODAK_WAREHOSE", "MODAK_WAREHOUSE"), ("MODAK_DNS", "MODAK_DSN"), ("MODAK_X", "MODAK_")])
+def test_an_unknown_variable_is_refused_with_the_nearest_one(variable: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown setting {variable}") as refused:
+        load({variable: "1"})
+    assert f"did you mean {near}" in str(refused.value.hint)
+
+
+def test_other_programs_variables_are_no_concern_of_ours() -> None:
+    load({"MODAKX": "1", "modak_dsn": "1", "PATH": "/bin"})
+
+
+@pytest.mark.parametrize("text", ["a=1,b=x=y", '{"a": "1", "b": "x=y"}', ' {"a": 1, "b": "x=y"}', " a=1, b=x=y"])
+def test_credentials_are_pairs_or_json(text: str) -> None:
+    assert load({"MODAK_CREDENTIALS_NORTH": text}).credentials == {"NORTH": {"a": "1", "b": "x=y"}}
+
+
+@pytest.mark.parametrize("text", ["hunter2", "a=1,hunter2", '{"a": "hunter2"', '["hunter2"]'])
+def test_credentials_that_cannot_be_read_are_not_repeated(text: str) -> None:
+    with pytest.raises(UsageError, match="MODAK_CREDENTIALS_NORTH") as refused:
+        load({"MODAK_CREDENTIALS_NORTH": text})
+    assert "hunter2" not in f"{refused.value} {refused.value.hint} {refused.value.__cause__}"
+
+
+def test_secrets_are_not_printed() -> None:
+    secrets = {setting.variable: "hunter2" for setting in SETTINGS if setting.secret}
+    assert set(secrets) == {"MODAK_DSN", "MODAK_LOAD_TOKEN", "MODAK_CONSOLE_PASSWORD"}
+    assert "hunter2" not in repr(load(secrets | {"MODAK_CREDENTIALS_X": "k=hunter2"}))
+
+
+@pytest.mark.parametrize(
+    ("environ", "cache"),
+    [
+        ({"MODAK_CACHE": "/c"}, "/c"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/modak"),
+        ({"HOME": "/h"}, "/h/.cache/modak"),
+    ],
+)
+def test_where_fetched_jars_are_kept(environ: dict[str, str], cache: str) -> None:
+    assert load(environ).cache == Path(cache)
+
+
+def test_an_ipv6_address() -> None:
+    assert load({"MODAK_HTTP": "[::1]:80"}).http == ("::1", 80)
