@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.support import EVENTS, codes, create_events, options, register_events, register_table, rows, schema_dump, value
 
@@ -65,17 +66,16 @@ SECRET_KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("key", SECRET_KEYS)
-def test_secrets_are_refused_by_the_program_and_by_the_database(connection: Connection, key: str) -> None:
-    with pytest.raises(Refused) as refused:
-        profiles.save(connection, Profile("north", lake_config={key: SECRET}))
-    assert codes(refused.value) == ["secret"]
-    assert SECRET not in str(refused.value)
-    assert "MODAK_CREDENTIALS_" in str(refused.value)
-    with pytest.raises(Exception, match="lake_config_holds_no_secret"):
-        connection.execute(
-            "insert into modak.storage_profiles (profile_name, lake_config) values ('n', jsonb_build_object(%s::text, 'x'))", [key]
-        )
+def test_secrets_are_refused_by_the_program_and_by_the_database(connection: Connection) -> None:
+    insert = "insert into modak.storage_profiles (profile_name, lake_config) values ('n', jsonb_build_object(%s::text, 'x'))"
+    for key in SECRET_KEYS:
+        with pytest.raises(Refused) as refused:
+            profiles.save(connection, Profile("north", lake_config={key: SECRET}))
+        assert codes(refused.value) == ["secret"], key
+        assert SECRET not in str(refused.value)
+        assert "MODAK_CREDENTIALS_" in str(refused.value)
+        with pytest.raises(psycopg.errors.CheckViolation, match="lake_config_holds_no_secret"):
+            connection.execute(insert, [key])
 
 
 @pytest.mark.parametrize("profile", [Profile("n", "s3://me:pw@bucket/x"), Profile("n", lake_config={"uri": "https://me:pw@host/"})])
@@ -90,10 +90,10 @@ def test_a_password_inside_an_address_is_a_secret_too(connection: Connection, pr
         )
 
 
-@pytest.mark.parametrize("key", ["s3.endpoint", "s3.region", "s3.path-style-access", "uri", "catalog", "oauth2-server-uri", "py-io-impl"])
-def test_plain_settings_are_taken(connection: Connection, key: str) -> None:
-    profiles.save(connection, Profile("north", lake_config={key: "http://localhost:9000/a:b@c"}))
-    assert profiles.get(connection, "north").lake_config == {key: "http://localhost:9000/a:b@c"}
+def test_plain_settings_are_taken(connection: Connection) -> None:
+    for key in ("s3.endpoint", "s3.region", "s3.path-style-access", "uri", "catalog", "oauth2-server-uri", "py-io-impl"):
+        profiles.save(connection, Profile("north", lake_config={key: "http://localhost:9000/a:b@c"}))
+        assert profiles.get(connection, "north").lake_config == {key: "http://localhost:9000/a:b@c"}
 
 
 def test_bad_names_are_all_told(connection: Connection) -> None:

@@ -87,9 +87,9 @@ WRONG_TABLES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "constraint"), WRONG_TABLES)
-def test_incoherent_tables_are_refused(connection: Connection, changes: dict[str, Any], constraint: str) -> None:
+def test_incoherent_tables_are_refused(shared: Connection, changes: dict[str, Any], constraint: str) -> None:
     with pytest.raises(psycopg.errors.IntegrityError, match=constraint):
-        insert_table(connection, **changes)
+        insert_table(shared, **{"table_id": 99, "table_name": "z", "lake_table_ref": "z.z", **changes})
 
 
 def test_no_table_is_registered_twice(connection: Connection, table: int) -> None:
@@ -120,9 +120,9 @@ def test_no_default_profile_is_refused_at_commit(dsn: str, statement: str) -> No
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "with space", "-x", "x" * 64])
-def test_profile_names_are_plain(connection: Connection, name: str) -> None:
+def test_profile_names_are_plain(shared: Connection, name: str) -> None:
     with pytest.raises(psycopg.errors.CheckViolation):
-        connection.execute("insert into modak.storage_profiles (profile_name) values (%s)", [name])
+        shared.execute("insert into modak.storage_profiles (profile_name) values (%s)", [name])
 
 
 def _paths(allowed: Any, start: Any) -> dict[Any, list[Any]]:

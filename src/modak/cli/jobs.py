@@ -26,6 +26,13 @@ def add_commands(group: click.Group) -> None:
         """Move due partitions to the lake and advance the cut-line. Without TABLE: every enabled table."""
         _tier(context, table, upto, foreign, drop)
 
+    @command(group)
+    @click.argument("table", required=False)
+    @click.option("--repair", is_flag=True, help="Where a heap copy stands, make the lake say the same through the delta.")
+    def verify(context: Context, table: str | None, repair: bool) -> None:
+        """Compare heap and lake by content; exit 3 on any difference. Without TABLE: every enabled table."""
+        _verify(context, table, repair)
+
 
 def _names(context: Context, table: str | None) -> list[Name]:
     """The named table, or every enabled one."""
@@ -82,3 +89,23 @@ def _tier(context: Context, table: str | None, upto: str | None, foreign: str, d
 
 def _text(key_type: TierKeyType, key: int | None) -> str | None:
     return None if key is None else str(key_type.encode_bound(key))
+
+
+def _verify(context: Context, table: str | None, repair: bool) -> None:
+    from modak.jobs import verify
+
+    done = []
+    for name in _names(context, table):
+        with context.app.job(name) as job:
+            done.append((str(name), verify.verify(job, repair=repair)))
+    data = [{"table": label, **vars(found), "differences": [vars(difference) for difference in found.differences]} for label, found in done]
+    context.output.result(data)
+    rows = [(label, found.partitions, found.rows, len(found.differences), found.repaired) for label, found in done]
+    context.output.table(["table", "heap copies", "rows compared", "differences", "repaired"], rows)
+    for label, found in done:
+        for difference in found.differences:
+            context.output.note(f"{label} {difference.partition} key {difference.key!r}: heap {difference.heap}, lake {difference.lake}")
+        if found.truncated:
+            context.output.note(f"{label}: there are more differences than are listed")
+    if any(found.differences for _, found in done):
+        click.get_current_context().exit(3)

@@ -75,11 +75,15 @@ class Comparison:
             row = connection.execute("select lake_props from modak.cutline where table_id = %s", [self.table.table_id]).fetchone()
             snapshot_id = (row["lake_props"] or {}).get("snapshot_id") if row else None
             low, high = self._span(connection, lower, upper)
-            self._has_delta = connection.execute(migrate.SQL.query("has_delta"), {"table_id": self.table.table_id}).fetchone() is not None
-            lake = self._lake(int(snapshot_id), low, high) if snapshot_id is not None else None
+            self.look_for_delta(connection)
+            lake = self.lake_rows(int(snapshot_id), low, high) if snapshot_id is not None else None
             rows, found = self._bisect(connection, lake, low, high)
             found += self._corrected(connection)
             return Compared(rows, tuple(found[:DIFFERENCES_MAX]), len(found) > DIFFERENCES_MAX)
+
+    def look_for_delta(self, connection: Connection) -> None:
+        """Most tables have no corrections most of the time, and need no join with them."""
+        self._has_delta = connection.execute(migrate.SQL.query("has_delta"), {"table_id": self.table.table_id}).fetchone() is not None
 
     def _span(self, connection: Connection, lower: int, upper: int) -> tuple[int, int]:
         """Finite ends: of an open partition, those of its rows (a lake row outside would show as a difference in count)."""
@@ -114,7 +118,7 @@ class Comparison:
         ).fetchall()
         return _Side({row["bucket"]: (row["n"], int(row["digest"])) for row in rows})
 
-    def _lake(self, snapshot_id: int, low: int, high: int) -> DataFrame:
+    def lake_rows(self, snapshot_id: int, low: int, high: int) -> DataFrame:
         """The lake's rows of the range at S without those the delta speaks for: key text, digest, canonical key."""
         spark = self.context.spark()
         name = f"{self.context.lake.storage.catalog_name}.{self.table.lake_table_ref}"
@@ -248,3 +252,22 @@ def _bucket(low: int, width: int) -> Any:
     from pyspark.sql import functions
 
     return functions.expr(f"(modak_key - ({low})) div {width}")
+
+
+def lake_duplicates(context: JobContext, columns: Sequence[LakeColumn]) -> list[Difference]:
+    """Keys that the lake holds more than once at S, as the delta leaves it."""
+    row = context.connection.execute("select lake_props from modak.cutline where table_id = %s", [context.table_id]).fetchone()
+    snapshot_id = (row["lake_props"] or {}).get("snapshot_id") if row else None
+    if snapshot_id is None:
+        return []
+    comparison = Comparison(context, context.table.heap, columns)
+    comparison.look_for_delta(context.connection)
+    rows = (
+        comparison.lake_rows(int(snapshot_id), -(2**63), 2**63 - 1)
+        .groupBy("modak_pk")
+        .agg({"modak_row": "max", "modak_key": "count"})
+        .where("`count(modak_key)` > 1")
+        .limit(DIFFERENCES_MAX)
+        .collect()
+    )
+    return [Difference(found["modak_pk"], None, f"{found['count(modak_key)']} times: {found['max(modak_row)']}", "lake") for found in rows]

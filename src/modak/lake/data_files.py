@@ -17,18 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    schema_to_pyarrow,
-)
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
 from modak.lake.layout import partition_numbers
+from modak.lake.statistics import file_statistics
 
 ROW_GROUP_ROWS = 100_000
 OPEN_FILES_MAX = 64
@@ -148,11 +144,6 @@ class Writer:
         size = len(written)
         with written.open() as footer:
             metadata = pq.read_metadata(footer)
-        statistics = data_file_statistics_from_parquet_metadata(
-            metadata,
-            compute_statistics_plan(self._file_schema, self._metadata.properties),
-            parquet_path_to_id_mapping(self._file_schema),
-        )
         self.finished.append(
             DataFile.from_args(
                 content=DataFileContent.DATA,
@@ -164,7 +155,7 @@ class Writer:
                 spec_id=self._metadata.default_spec_id,
                 equality_ids=None,
                 key_metadata=None,
-                **statistics.to_serialized_dict(),
+                **file_statistics(metadata, self._file_schema, self._metadata.properties),
             )
         )
 
