@@ -74,6 +74,8 @@ class CatalogError(ModakError):
 
 
 class CatalogMissing(CatalogError):
+    """There is no catalog here, or one older than this program needs."""
+
     code = "catalog_missing"
 
 
@@ -98,11 +100,15 @@ class LockNotAvailable(ModakError):
 
 
 class NotRegistered(ModakError):
+    """The table is not under Modak."""
+
     code = "not_registered"
     sqlstate = "42P01"
 
 
 class NotFound(ModakError):
+    """What was named does not exist."""
+
     code = "not_found"
     sqlstate = "42P01"
 
@@ -182,6 +188,8 @@ class LakeError(ModakError):
 
 
 class LakeTableExists(LakeError):
+    """The name is taken in the lake; what is there stays as it is."""
+
     code = "lake_table_exists"
     sqlstate = "42P07"
     retry = Retry.MANUAL

@@ -18,7 +18,6 @@ from modak.source import statements
 HEAP_SQL = [
     ("ON CONFLICT", "insert into events values (1) on conflict do nothing"),
     ("MERGE", "merge into public.events e using x on true when matched then delete"),
-    ("TRUNCATE", "truncate events"),
     ("row locks", "select * from events for no key update"),
     ("row locks", "select * from events for share"),
 ]

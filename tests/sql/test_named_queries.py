@@ -37,10 +37,12 @@ def database(cluster: Cluster, template: str) -> str:
     return cluster.dsn("named_queries")
 
 
-@pytest.mark.parametrize(("package", "name", "text"), QUERIES, ids=[f"{package}.{name}" for package, name, _ in QUERIES])
+# A script of several statements cannot be prepared; the demo runs it, and so does the fixture of its neighbours here.
+PREPARABLE = [query for query in QUERIES if query[1] not in SCRIPTS]
+
+
+@pytest.mark.parametrize(("package", "name", "text"), PREPARABLE, ids=[f"{package}.{name}" for package, name, _ in PREPARABLE])
 def test_it_prepares(database: str, package: str, name: str, text: str) -> None:
-    if name in SCRIPTS:
-        pytest.skip("SKIPPED: a script of several statements")
     with psycopg.connect(database) as connection:
         if package == "modak.demo":
             connection.execute(SqlFiles("modak.demo").query("create_orders"))

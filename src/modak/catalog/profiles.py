@@ -79,11 +79,13 @@ def _check(profile: Profile) -> None:
         raise Refused(f"profile {profile.name!r} was not saved", problems, hint="nothing was changed")
 
 
-def drop(connection: Connection, name: str) -> None:
+def drop(connection: Connection, name: str) -> bool:
+    """Remove a profile that nothing uses; False if there is none of that name."""
     profile = next((known for known in listing(connection) if known.name == name), None)
     if profile is None:
-        return
+        return False
     if profile.is_default or profile.tables:
         reason = "is the default" if profile.is_default else f"holds {profile.tables} tables"
         raise Refused(f"profile {name} {reason} and stays", hint="make another one the default, or unregister its tables first")
     connection.execute(SQL.query("delete_profile"), {"profile_name": name})
+    return True

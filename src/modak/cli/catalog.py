@@ -128,5 +128,5 @@ def _add_profile_commands(group: click.Group) -> None:
         from modak.catalog import profiles
 
         with context.app.connection() as connection:
-            profiles.drop(connection, name)
-        context.output.result({"dropped": name}, f"profile {name} dropped")
+            there = profiles.drop(connection, name)
+        context.output.result({"dropped": name if there else None}, f"profile {name} " + ("dropped" if there else "is not there"))

@@ -46,5 +46,5 @@ def show(output: Output, plan: dict[str, Any]) -> None:
         output.note(f"blocker: {problem['message']}" + (f"; {problem['hint']}" if problem["hint"] else ""))
     if not output.json:
         output.result(
-            None, "this table can be registered" if plan["would_register"] else f"{len(plan['problems'])} blockers; nothing was changed"
+            None, "this table can be registered" if plan["would_register"] else f"blockers: {len(plan['problems'])}; nothing was changed"
         )

@@ -173,13 +173,13 @@ def _unregister(context: Context, table: str, drop_lake: bool) -> None:
             lake = app.lake(profiles.get(connection, known.storage_profile))
             outcome = unregister.unregister(connection, lake, known, drop_lake=drop_lake)
         elif drop_lake:
-            outcome = unregister.drop_forgotten_lake(connection, app.lake(profiles.get(connection, None)), name)
+            outcomes = (unregister.drop_forgotten_lake(connection, app.lake(each), name) for each in profiles.listing(connection))
+            outcome = next((each for each in outcomes if each.lake_dropped), unregister.Outcome(name, False))
         else:
             outcome = unregister.Outcome(name, False)
     lake_text = "dropped" if outcome.lake_dropped else "kept"
-    text = (
-        f"{name} is an ordinary table again; lake table {outcome.lake_table} {lake_text}" if outcome.found else f"{name} is not registered"
-    )
+    first = f"{name} is an ordinary table again" if outcome.found else f"{name} is not registered"
+    text = f"{first}; lake table {outcome.lake_table} {lake_text}" if outcome.lake_table else first
     if outcome.found and outcome.cold_rows and not outcome.lake_dropped:
         context.output.note(f"{outcome.cold_rows} rows stay in the lake only; they are no longer seen through {name}")
     for spill in outcome.spills:

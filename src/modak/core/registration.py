@@ -11,6 +11,7 @@ from modak.core.lag import Lag
 from modak.core.lake_table import lake_columns, layout
 from modak.core.table import Dependent, Relation
 from modak.core.tier_key import TierKeyType
+from modak.core.type_map import has_one_text
 from modak.errors import ModakError, Problem
 
 IDENTIFIER_BYTES_MAX = 63
@@ -131,6 +132,12 @@ def _primary_key(relation: Relation, key: tuple[str, ...], *, given: bool) -> It
             yield _no_column(relation, "primary key", name)
         elif column.generated == "v":
             yield Problem("primary_key", f"primary key column {name} is virtual", "use stored columns")
+        elif not has_one_text(column.type):
+            yield Problem(
+                "primary_key_type",
+                f"primary key column {name} has type {column.type.display}, whose equal values may read differently",
+                "a correction would miss its row: use integers, text, uuid, dates, times, bounded numeric or an enum",
+            )
     if given and relation.primary_key and not set(key) & set(relation.primary_key):
         yield Problem(
             "primary_key",

@@ -194,3 +194,19 @@ def numeric_display(modifier: int) -> str | None:
     packed = modifier - 4
     scale = ((packed & 0x7FF) ^ 1024) - 1024
     return f"numeric({(packed >> 16) & 0xFFFF},{scale})"
+
+
+# Types with one text per value: two equal values never read differently. Keys are compared as text.
+_ONE_TEXT = frozenset({"bool", "int2", "int4", "int8", "oid", "uuid", "bytea", "text", "varchar", "bpchar", "name", "char"})
+_ONE_TEXT |= {"date", "time", "timestamp", "timestamptz", "inet", "cidr", "macaddr", "macaddr8", "pg_lsn"}
+
+
+def has_one_text(pg: PgType) -> bool:
+    """Whether a column may be part of a key. Bounded numeric has a fixed scale; unbounded has 1.0 and 1.00, and floats have -0."""
+    if pg.element is not None:
+        return False
+    if pg.kind == "e":
+        return True
+    if pg.namespace != "pg_catalog" or pg.kind != "b":
+        return False
+    return pg.base in _ONE_TEXT or (pg.base == "numeric" and numeric_display(pg.modifier) is not None)

@@ -19,6 +19,7 @@ from modak.connection import Connection, masked
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
+from modak.jobs import tier, verify
 from modak.registration import register, report
 from modak.settings import Settings
 from modak.sqlfiles import SqlFiles, trusted
@@ -70,6 +71,24 @@ def _tell(app: App, output: Output, rows: int) -> None:
         output.note("4. public.orders is registered. The name is a view now, the heap stands beside it as public.orders_hot:")
         status.show(connection, output, ORDERS)
         _use(connection, output)
+    _tier(app, output)
+
+
+def _tier(app: App, output: Output) -> None:
+    """The old months go to Iceberg, a late change becomes a correction, and both tiers are compared by content."""
+    output.note("6. `modak tier` copies what is older than 90 days to Iceberg, on Spark, and moves the cut-line:")
+    with app.job(ORDERS) as job:
+        outcome = tier.tier(job)
+        text = job.table.key_type.encode_bound(outcome.tier_key_hi) if outcome.tier_key_hi is not None else "where it was"
+        output.note(f"   {outcome.rows} rows in {len(outcome.partitions)} partitions; T is {text}, S is {outcome.snapshot}")
+        changed = job.connection.execute(SQL.query("return_order")).rowcount
+        output.note(f"7. An UPDATE of {changed} cold orders is taken as corrections; heap and corrected lake are compared by content:")
+        found = verify.verify(job)
+        output.note(f"   {found.rows} rows compared, {len(found.differences)} differences")
+        status.show(job.connection, output, None)
+        pointer = job.lake.find(job.table.lake_table_ref)
+    total = {"rows_in_lake": pointer.total_rows if pointer else 0, "tiered_rows": outcome.rows, "differences": len(found.differences)}
+    output.result(total, f"8. The lake table is at {pointer.location if pointer else 'nowhere'}; Spark, DuckDB and Trino can read it.")
 
 
 def _known(connection: Connection) -> bool:
@@ -92,9 +111,10 @@ def _create(connection: Connection, app: App, output: Output, rows: int) -> None
 
 def _use(connection: Connection, output: Output) -> None:
     placed = connection.execute(SQL.query("place_order")).fetchone()
-    output.note(f"5. SQL goes on as before: an INSERT through the name gave {placed}")
+    output.note(f"5. SQL goes on as before: an INSERT through the name gave {dict(placed) if placed else None}")
     total = connection.execute(SQL.query("sum_orders")).fetchone()
-    output.result(total, f"   and a SELECT sees {total}")
+    if total is not None:
+        output.note(f"   and a SELECT through it sees {total['orders']} orders, {total['amount']} in all")
 
 
 def _stay(app: App, output: Output) -> None:

@@ -269,5 +269,5 @@ def _ensure_database(cluster: Cluster) -> None:
             if found is None:
                 connection.execute("CREATE DATABASE modak")
     except psycopg.Error as cause:
-        hint = "was the password of the role 'modak' changed? The one in cluster.json must be the server's"
+        hint = f"was the password of the role {USER!r} changed? The one in cluster.json must be the server's"
         raise ConnectionFailed(f"the embedded Postgres refuses us: {cause}", hint=hint, folder=cluster.folder) from cause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,16 @@ class IcebergLake:
                 return _pointer(ref, self.catalog.load_table(_identifier(ref)))
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+
+    def search(self, stamps: Mapping[str, str]) -> list[LakePointer]:
+        found = []
+        with failures("the search for tables", self.storage):
+            for namespace in self.catalog.list_namespaces():
+                for identifier in self.catalog.list_tables(namespace):
+                    pointer = self.find(".".join(identifier))
+                    if pointer is not None and stamps.items() <= pointer.properties.items():
+                        found.append(pointer)
+        return found
 
     def load(self, ref: str) -> Table:
         """The table itself, for commits and schema changes."""

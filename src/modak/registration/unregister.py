@@ -11,14 +11,13 @@ from psycopg import sql
 from modak.catalog import tables
 from modak.catalog.tables import Registered
 from modak.connection import Connection
-from modak.core.lake_table import default_ref
 from modak.core.table import Dependent, Name
 from modak.errors import LockNotAvailable, Problem, Refused
 from modak.failpoints import failpoint
 from modak.lake.port import Lake
 from modak.registration import surface
 from modak.registration.register import CATALOG_STAMP, LOCK_TIMEOUT_MS, TABLE_STAMP, read_catalog_id
-from modak.source import spill
+from modak.source import capture, spill
 from modak.source.relation import SQL, dependents, describe, find_by_oid
 from modak.source.spill import identifier
 
@@ -65,13 +64,12 @@ def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_la
 
 def drop_forgotten_lake(connection: Connection, lake: Lake, name: Name) -> Outcome:
     """``unregister --drop-lake`` of a table that is gone from the catalog: the lake table it left behind, if it is ours."""
-    pointer = lake.find(default_ref(name))
-    if pointer is None or pointer.properties.get(TABLE_STAMP) != str(name):
-        return Outcome(name, False)
-    if pointer.properties.get(CATALOG_STAMP) != read_catalog_id(connection):
-        return Outcome(name, False)
-    lake.drop(pointer.ref, purge=True)
-    return Outcome(name, False, True, pointer.ref, pointer.total_rows or 0)
+    owned = {table.lake_table_ref for table in tables.listing(connection)}
+    for pointer in lake.search({TABLE_STAMP: str(name), CATALOG_STAMP: read_catalog_id(connection)}):
+        if pointer.ref not in owned:
+            lake.drop(pointer.ref, purge=True)
+            return Outcome(name, False, True, pointer.ref, pointer.total_rows or 0)
+    return Outcome(name, False)
 
 
 def _refuse_if_busy(connection: Connection, table: Registered, drop_lake: bool) -> None:
@@ -104,9 +102,17 @@ def _restore(connection: Connection, table: Registered, heap: Name) -> list[Name
         surface.redefine(connection, definitions)
     if view_oid:
         connection.execute(sql.SQL("drop view {}").format(identifier(aside)))
+    _remove_capture(connection, table, heap)
     _allow_nulls(connection, heap, table.original.get("set_not_null", ()))
     spills = [Name(schema, name) for schema, name in table.original.get("spills", ())]
     return spill.remove(connection, table.table_id, spills)
+
+
+def _remove_capture(connection: Connection, table: Registered, heap: Name) -> None:
+    """Partitions that were tiered and still stand become ordinary ones."""
+    for leaf in describe(connection, heap).leaves:
+        capture.detach(connection, leaf.name)
+    capture.remove(connection, table.table_id)
 
 
 def _view(connection: Connection, table: Registered) -> int:

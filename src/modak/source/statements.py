@@ -14,7 +14,6 @@ from modak.source.relation import SQL
 _KINDS = (
     ("ON CONFLICT", re.compile(r"on\s+conflict", re.I)),
     ("MERGE", re.compile(r"\bmerge\s+into\b", re.I)),
-    ("TRUNCATE", re.compile(r"\btruncate\b", re.I)),
     ("row locks", re.compile(r"\bfor\s+(no\s+key\s+)?update\b|\bfor\s+(key\s+)?share\b", re.I)),
 )
 
@@ -29,7 +28,7 @@ class HeapStatement:
 
 
 def that_need_the_heap(connection: Connection, name: Name) -> list[HeapStatement] | None:
-    """Statements on the table with ON CONFLICT, MERGE, TRUNCATE or row locks; None where nobody keeps statistics."""
+    """Statements on the table with ON CONFLICT, MERGE or row locks; None where nobody keeps statistics."""
     row = connection.execute(SQL.query("find_extension"), {"name": "pg_stat_statements"}).fetchone()
     if row is None:
         return None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from modak.core.registration import IDENTIFIER_BYTES_MAX, Options, decide, derived_name, follows_name, heap_name, proven_unique, view_name
 from modak.core.table import Column, Dependent, Leaf, Name, Relation, quoted
 from modak.core.tier_key import TierKeyType
-from modak.core.type_map import PgType
+from modak.core.type_map import PgType, has_one_text
 from modak.source.relation import parse_name
 
 BIGINT = PgType("bigint", "int8")
@@ -128,3 +128,22 @@ def test_a_name_reads_back_as_it_was_printed(schema: str, table: str) -> None:
 )
 def test_only_what_needs_quotes_gets_them(identifier: str, shown: str) -> None:
     assert quoted(identifier) == shown
+
+
+@pytest.mark.parametrize(
+    ("pg", "fits"),
+    [
+        (PgType("bigint", "int8"), True),
+        (PgType("text", "text"), True),
+        (PgType("numeric(10,2)", "numeric", modifier=(10 << 16 | 2) + 4), True),
+        (PgType("numeric", "numeric"), False),
+        (PgType("double precision", "float8"), False),
+        (PgType("interval", "interval"), False),
+        (PgType("jsonb", "jsonb"), False),
+        (PgType("public.mood", "mood", "public", "e"), True),
+        (PgType("public.citext", "citext", "public"), False),
+        (PgType("integer[]", "_int4", element=PgType("integer", "int4")), False),
+    ],
+)
+def test_a_key_has_one_text_per_value(pg: PgType, fits: bool) -> None:
+    assert has_one_text(pg) is fits

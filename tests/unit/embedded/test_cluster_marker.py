@@ -51,7 +51,7 @@ def test_other_files(tmp_path: Path) -> None:
 
 def test_dsn_is_quoted_and_repr_is_silent(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, Marker("a/b@c:d%", 16), Postmaster(1, 5433, "ready"), adopted=True)
-    assert cluster.dsn() == "postgresql://modak:a%2Fb%40c%3Ad%25@127.0.0.1:5433/modak"
+    assert cluster.dsn() == "postgresql://postgres:a%2Fb%40c%3Ad%25@127.0.0.1:5433/modak"
     assert cluster.dsn("odd name?").endswith("/odd%20name%3F")
     assert "a/b" not in repr(cluster)
 

@@ -3,9 +3,14 @@ create or replace function modak.refuse_truncate() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    registered text;
 begin
-    raise exception 'TRUNCATE of "%.%" would lose track of rows that are in the lake or on their way there', tg_table_schema, tg_table_name
+    select format('%I.%I', t.schema_name, t.table_name) into registered
+      from modak.tables t where t.table_id = pg_partition_root(tg_relid)::oid::bigint;
+    raise exception 'TRUNCATE of table "%" would lose track of rows that are in the lake or on their way there',
+        coalesce(registered, format('%I.%I', tg_table_schema, tg_table_name))
         using errcode = '55000',
-              hint = 'Use DELETE, or drop the whole table with "modak unregister --drop-lake" first.';
+              hint = 'Use DELETE. To empty the table for good: modak unregister --drop-lake, TRUNCATE, and register it again.';
 end
 $$;

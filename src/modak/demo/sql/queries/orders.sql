@@ -36,3 +36,6 @@ select count(*) as orders, sum(amount) as amount, min(placed_at) as first, max(p
 -- name: place_order
 insert into public.orders (placed_at, customer_id, amount, note) values ('2025-12-28 12:00+00', 42, 19.90, 'through the view')
 returning id, status;
+
+-- name: return_order
+update public.orders set status = 'returned' where placed_at >= '2025-02-01 00:00+00' and placed_at < '2025-02-01 06:00+00';

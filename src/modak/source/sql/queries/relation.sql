@@ -182,7 +182,7 @@ select s.query, s.calls
   from pg_stat_statements s
  where s.dbid = (select d.oid from pg_database d where d.datname = current_database())
    and s.query ~* %(mentions)s
-   and s.query ~* '(on\s+conflict|\mmerge\s+into\M|\mtruncate\M|\mfor\s+(no\s+key\s+)?update\M|\mfor\s+(key\s+)?share\M)'
+   and s.query ~* '(on\s+conflict|\mmerge\s+into\M|\mfor\s+(no\s+key\s+)?update\M|\mfor\s+(key\s+)?share\M)'
  order by s.calls desc
  limit 20;
 

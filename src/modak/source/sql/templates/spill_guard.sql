@@ -22,7 +22,7 @@ begin
     end if;
     if row_key >= line then
         raise exception 'no partition of table "%" for % = %', {table_text}, {tier_key_text}, new.{tier_key}
-            using errcode = '23514', hint = 'Create the partition first, or let Modak premake partitions: modak policy … premake=3';
+            using errcode = '23514', hint = 'Create the partition first.';
     end if;
     if row_key < floor_line then
         raise exception 'row of table "%" with % = % lies below the retention line', {table_text}, {tier_key_text}, new.{tier_key}
