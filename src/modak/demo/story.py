@@ -69,7 +69,7 @@ def _tell(app: App, output: Output, rows: int) -> None:
             profile = profiles.get(connection, None)
             register.register(connection, app.lake(profile), ORDERS, OPTIONS, profile=profile.name, progress=app.progress)
         output.note("4. public.orders is registered. The name is a view now, the heap stands beside it as public.orders_hot:")
-        status.show(connection, output, ORDERS)
+        _show_status(connection, output, ORDERS)
         _use(connection, output)
     _tier(app, output)
 
@@ -85,10 +85,16 @@ def _tier(app: App, output: Output) -> None:
         output.note(f"7. An UPDATE of {changed} cold orders is taken as corrections; heap and corrected lake are compared by content:")
         found = verify.verify(job)
         output.note(f"   {found.rows} rows compared, {len(found.differences)} differences")
-        status.show(job.connection, output, None)
+        _show_status(job.connection, output, None)
         pointer = job.lake.find(job.table.lake_table_ref)
     total = {"rows_in_lake": pointer.total_rows if pointer else 0, "tiered_rows": outcome.rows, "differences": len(found.differences)}
     output.result(total, f"8. The lake table is at {pointer.location if pointer else 'nowhere'}; Spark, DuckDB and Trino can read it.")
+
+
+def _show_status(connection: Connection, output: Output, name: Name | None) -> None:
+    """For people only: with --json the story is its last line."""
+    if not output.json:
+        status.show(connection, output, name)
 
 
 def _known(connection: Connection) -> bool:

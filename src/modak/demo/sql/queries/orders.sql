@@ -22,13 +22,13 @@ select format('create table public.orders_%%s partition of public.orders for val
 -- name: fill_orders
 insert into public.orders (placed_at, customer_id, status, amount, items, tags, note)
 select timestamptz '2025-01-01 00:00+00' + (n::double precision / %(rows)s) * interval '360 days',
-       1 + (n * 7919) %% 5000,
-       (enum_range(null::public.order_status))[1 + n %% 4],
+       (1 + (n * 7919) %% 5000)::integer,
+       (enum_range(null::public.order_status))[(1 + n %% 4)::integer],
        ((n * 104729) %% 100000)::numeric / 100,
        jsonb_build_array(jsonb_build_object('sku', 'A-' || n %% 500, 'quantity', 1 + n %% 3)),
        case when n %% 5 = 0 then array['gift', 'express'] end,
        case when n %% 11 = 0 then 'Bitte klingeln – ' || n end
-  from generate_series(0, %(rows)s - 1) n;
+  from generate_series(0::bigint, %(rows)s::bigint - 1) n;
 
 -- name: sum_orders
 select count(*) as orders, sum(amount) as amount, min(placed_at) as first, max(placed_at) as last from public.orders;

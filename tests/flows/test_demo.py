@@ -1,0 +1,35 @@
+"""The demo is the first thing a new user runs: it must tell its whole story, twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modak.settings import Settings
+
+pytestmark = pytest.mark.spark
+
+
+def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MODAK_")}
+    environment["MODAK_CACHE"] = str(settings.cache)
+    command = [sys.executable, "-m", "modak.cli.main", "demo", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_the_story_is_told_and_goes_on_from_its_folder(settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "a demo"
+    first = run(settings, "--dir", str(folder), "--rows", "100000")
+    assert first.returncode == 0, first.stderr
+    assert "0 differences" in first.stderr
+    assert "public.orders" in first.stdout
+    second = run(settings, "--dir", str(folder), "--json")
+    assert second.returncode == 0, second.stderr
+    told = json.loads(second.stdout)
+    assert told["differences"] == 0
+    assert told["rows_in_lake"] > 50_000
