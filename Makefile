@@ -41,7 +41,7 @@ format: $(READY) ## Format the code
 	@$(PY) -m ruff format src tests bench
 
 bench: $(READY) ## Measure the promises; prints ratios
-	@for file in bench/[a-z]*.py; do echo "== $$file"; $(PY) $$file || exit 1; done
+	@for file in $(filter-out bench/__init__.py bench/support.py,$(wildcard bench/*.py)); do echo "== $$file"; $(PY) $$file || exit 1; done
 
 soak: $(READY) ## Long runs of the ledger and crash tests
 	@$(PY) -m pytest -m soak $(ARGS)

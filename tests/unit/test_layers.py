@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "source": BASE | {"core"},
     "lake": BASE | {"core"},
     "registration": BASE | {"core", "catalog", "source", "lake"},
-    "jobs": BASE | {"core", "catalog", "source", "lake"},
+    "jobs": BASE | {"core", "catalog", "source", "lake", "registration"},
     "app": BASE | {"core", "catalog", "lake", "jobs", "embedded", "registration"},
     "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "app", "demo", "embedded"},
     "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs"},

@@ -8,8 +8,10 @@ from modak.catalog import migrate, tables
 from modak.catalog.tables import Registered
 from modak.cli.output import Output
 from modak.connection import Connection
+from modak.core.partition import PartitionState
 from modak.core.table import Name, quoted
 from modak.registration import policy
+from modak.source.sessions import horizon_holders
 
 
 def show(connection: Connection, output: Output, name: Name | None) -> None:
@@ -25,11 +27,31 @@ def show(connection: Connection, output: Output, name: Name | None) -> None:
     table = tables.get(connection, name)
     row = next(row for row in rows if row["table_id"] == table.table_id)
     partitions = _partitions(connection, table)
-    output.result({**row, "settings": settings(table), "policy": policy.show(table), "partitions": partitions})
+    output.result(
+        {
+            **row,
+            "settings": settings(table),
+            "policy": policy.show(table),
+            "partitions": partitions,
+            "waits": reclaim_waits(connection, table),
+        }
+    )
     output.table(_COLUMNS, [_line(row)])
     output.table(["setting", "value"], [(key, _plain(value)) for key, value in settings(table).items()])
     output.table(["partition", "from", "to", "state"], [(part["name"], part["from"], part["to"], part["state"]) for part in partitions])
     _problems(output, row)
+    for line in reclaim_waits(connection, table):
+        output.note(f"waiting to be dropped: {line}")
+
+
+def reclaim_waits(connection: Connection, table: Registered) -> list[str]:
+    """Who keeps tiered partitions in the heap: pins, and sessions with an older view of the cut-line."""
+    row = connection.execute(migrate.SQL.query("newest_advance"), {"table_id": table.table_id}).fetchone()
+    tiered = [part for part in tables.partitions(connection, table.table_id) if part.state is PartitionState.TIERED]
+    if row is None or row["xid"] is None or not tiered:
+        return []
+    pins = tables.count(connection, "count_pins", table.table_id)
+    return [*([f"{pins} read pins"] if pins else []), *horizon_holders(connection, int(row["xid"]))]
 
 
 _COLUMNS = ["table", "mode", "cut-line T", "S", "partitions", "delta", "staged", "pins", "enabled"]
@@ -46,6 +68,11 @@ def _line(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _problems(output: Output, row: dict[str, Any]) -> None:
+    for operation in row["operations"] or ():
+        output.note(
+            f"> {row['schema_name']}.{row['table_name']} {operation['kind']}: {operation['phase']} since {operation['since']}, "
+            f"{operation['rows_done']} rows so far"
+        )
     for problem in row["problems"] or ():
         output.note(f"! {row['schema_name']}.{row['table_name']} {problem['job']}: {problem['message']}")
         if problem["hint"]:

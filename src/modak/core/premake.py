@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from modak.core.partition import Partition, PartitionState
-from modak.core.tier_key import TierKeyType
-from modak.errors import Problem, Refused, UsageError
+from modak.core.tier_key import MICROSECONDS_PER_DAY, TierKeyType, civil_to_days, days_to_civil
+from modak.errors import Problem, Refused
 
 Range = tuple[int, int]
-
-
-def premake(
-    partitions: Iterable[Partition],
-    width: int,
-    headroom: int,
-    max_key: int | None,
-    key_type: TierKeyType = TierKeyType.BIGINT,
-) -> list[Range]:
-    """The ranges to create so that ``headroom`` bands of ``width`` stand above the band of the highest key.
-
-    ``partitions`` are those of one RANGE parent: where a LIST level divides the table, ask once per region. Bands go on
-    from the bounds that are there, whatever number those start from.
-    """
-    if width <= 0 or headroom < 0:
-        raise UsageError("premake needs a positive width and a headroom of zero or more", width=width, headroom=headroom)
-    standing = sorted((one for one in partitions if one.state is not PartitionState.DROPPED), key=lambda one: (one.lower, one.upper))
-    if max_key is None or not standing:
-        return []
-    start = _end_of_band(standing, width, max_key, key_type)
-    bands = [(lower, lower + width) for lower in (start + width * step for step in range(headroom))]
-    # Below the lowest partition lies the lake, above the type's end nothing.
-    possible = [band for band in bands if band[0] >= standing[0].lower and band[1] <= key_type.maximum]
-    return _missing(standing, possible, key_type)
-
-
-def _end_of_band(standing: Sequence[Partition], width: int, max_key: int, key_type: TierKeyType) -> int:
-    holder = next((partition for partition in standing if partition.contains(max_key)), None)
-    if holder is None and max_key >= standing[0].lower:
-        raise _in_default(standing, max_key, key_type)
-    # Below every partition means that the rows went cold; the bands then end where the heap begins.
-    anchor = standing[0].lower if holder is None else holder.upper
-    return anchor - (anchor - 1 - max_key) // width * width
 
 
 def _missing(standing: Sequence[Partition], bands: Iterable[Range], key_type: TierKeyType) -> list[Range]:
@@ -76,15 +44,49 @@ def _partial(overlapping: Sequence[Partition], band: Range, key_type: TierKeyTyp
     )
 
 
-def _in_default(standing: Sequence[Partition], max_key: int, key_type: TierKeyType) -> Refused:
-    top = max(partition.upper for partition in standing)
-    return Refused(
-        "the highest row lies in no partition of its own",
-        hint="create a partition for it and move it out of DEFAULT; premake goes on from there",
-        key=key_type.encode_bound(max_key),
-        partitions_end=key_type.encode_bound(top),
-    )
-
-
 def _shown(bounds: Range, key_type: TierKeyType) -> str:
     return f"[{key_type.encode_bound(bounds[0])}, {key_type.encode_bound(bounds[1])})"
+
+
+def following(partition: Partition, key_type: TierKeyType) -> Range:
+    """The range right above a partition, as long as it is: in calendar months where it begins and ends with one."""
+    months = _months(partition, key_type)
+    if months is None:
+        return partition.upper, partition.upper + (partition.upper - partition.lower)
+    days = partition.upper // _day(key_type)
+    year, month, _ = days_to_civil(days)
+    total = year * 12 + month - 1 + months
+    return partition.upper, civil_to_days(total // 12, total % 12 + 1, 1) * _day(key_type)
+
+
+def ahead(partitions: Iterable[Partition], headroom: int, max_key: int | None, key_type: TierKeyType) -> list[Range]:
+    """The ranges to create so that ``headroom`` of them stand above the partition of the highest key, each as long as that one."""
+    standing = sorted((one for one in partitions if one.state is not PartitionState.DROPPED), key=lambda one: (one.lower, one.upper))
+    if max_key is None or not standing or headroom <= 0:
+        return []
+    holder = next((one for one in standing if one.contains(max_key)), None)
+    if holder is None or holder.upper >= key_type.maximum or holder.lower <= key_type.minimum:
+        return []
+    bands: list[Range] = []
+    last = holder
+    for _ in range(headroom):
+        band = following(last, key_type)
+        if band[1] > key_type.maximum:
+            break
+        bands.append(band)
+        last = replace(last, lower=band[0], upper=band[1])
+    return _missing(standing, bands, key_type)
+
+
+def _day(key_type: TierKeyType) -> int:
+    return 1 if key_type is TierKeyType.DATE else MICROSECONDS_PER_DAY
+
+
+def _months(partition: Partition, key_type: TierKeyType) -> int | None:
+    """How many whole calendar months (UTC) a partition spans; None if it does not begin and end with one."""
+    if not key_type.is_time or partition.lower % _day(key_type) or partition.upper % _day(key_type):
+        return None
+    first, last = days_to_civil(partition.lower // _day(key_type)), days_to_civil(partition.upper // _day(key_type))
+    if first[2] != 1 or last[2] != 1:
+        return None
+    return (last[0] - first[0]) * 12 + last[1] - first[1]

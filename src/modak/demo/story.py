@@ -35,6 +35,8 @@ def tell(settings: Settings, output: Output, *, folder: Path | None, rows: int, 
         app = App(replace(settings, data=place, dsn=settings.dsn), output.progress)
         try:
             _tell(app, output, rows)
+            if folder is None and not keep:
+                output.note("All of it goes away now; `modak demo --dir FOLDER` keeps it, and --keep stays up.")
             if keep:
                 _stay(app, output)
         finally:

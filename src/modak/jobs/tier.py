@@ -22,8 +22,10 @@ from modak.core.table import Relation
 from modak.errors import ModakError, Refused, UsageError
 from modak.failpoints import failpoint
 from modak.jobs import evolve, foreign, resume
+from modak.jobs.columns import surface_follows
 from modak.jobs.context import JobContext
 from modak.jobs.flush import Flushed, flush
+from modak.jobs.premake import premake
 from modak.jobs.publish import Sealed, publish_tiering
 from modak.lake import commits
 from modak.lake.commits import Commit
@@ -46,6 +48,7 @@ class TierOutcome:
     snapshot: int | None = None
     op_id: str | None = None
     resumed: tuple[str, ...] = ()
+    premade: tuple[str, ...] = ()
 
 
 def tier(context: JobContext, *, upto: int | None = None, foreign_snapshots: str = "refuse") -> TierOutcome:
@@ -63,11 +66,14 @@ def _pass(context: JobContext, upto: int | None, foreign_snapshots: str) -> Tier
     finished = resume.resume_all(context)
     accepted = foreign.settle(context, foreign_snapshots)
     relation = context.relation()
+    surface_follows(context, relation)
+    made = premake(context, relation)
+    relation = context.relation() if made else relation
     discover(context, relation)
     line = tables.cutline(context.connection, context.table_id)
     due = _due(context, relation, line, upto)
     if not due:
-        return TierOutcome(resumed=finished)
+        return TierOutcome(resumed=finished, premade=made)
     columns = evolve.follow(context, relation)
     operation, sealed = _seal(context, relation, due, line)
     try:
@@ -85,6 +91,7 @@ def _pass(context: JobContext, upto: int | None, foreign_snapshots: str) -> Tier
         snapshot=commit.sequence_number if commit else None,
         op_id=operation.op_id,
         resumed=finished,
+        premade=made,
     )
 
 
@@ -152,6 +159,7 @@ def _define_capture(context: JobContext, relation: Relation) -> None:
     capture.define(
         context.connection,
         context.table_id,
+        registered=table.name,
         tier_key=table.tier_key_col,
         key_type=table.key_type,
         primary_key=table.primary_key_cols,

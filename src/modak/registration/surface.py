@@ -22,6 +22,14 @@ def create_view(connection: Connection, relation: Relation, heap: Name, view: Na
     """The view over the heap. Nothing is cold yet, so it is the plain one, which Postgres itself can write through."""
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.columns)
     connection.execute(sql.SQL("create view {} as select {} from {}").format(identifier(view), columns, identifier(heap)))
+    copy_defaults(connection, relation, view)
+    copy_comments(connection, relation, view)
+    # The owner first: a grant to the role that registers would otherwise count as its owner's and go with the ownership.
+    connection.execute(sql.SQL("alter view {} owner to {}").format(identifier(view), sql.Identifier(relation.owner)))
+    copy_grants(connection, relation.oid, view)
+
+
+def copy_defaults(connection: Connection, relation: Relation, view: Name) -> None:
     for column in relation.columns:
         # Identity stays with the heap, which fills it in; a default on the view would hide it.
         if column.default is not None and not column.identity:
@@ -30,10 +38,6 @@ def create_view(connection: Connection, relation: Relation, heap: Name, view: Na
                     identifier(view), sql.Identifier(column.name), sql.SQL(column.default)
                 )
             )
-    copy_comments(connection, relation, view)
-    # The owner first: a grant to the role that registers would otherwise count as its owner's and go with the ownership.
-    connection.execute(sql.SQL("alter view {} owner to {}").format(identifier(view), sql.Identifier(relation.owner)))
-    copy_grants(connection, relation.oid, view)
 
 
 def copy_comments(connection: Connection, relation: Relation, view: Name) -> None:

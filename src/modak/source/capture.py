@@ -29,13 +29,14 @@ def define(
     connection: Connection,
     table_id: int,
     *,
+    registered: Name,
     tier_key: str,
     key_type: TierKeyType,
     primary_key: Sequence[str],
     columns: Sequence[LakeColumn],
 ) -> None:
     """(Re)create the table's capture function; it names the columns the heap has now."""
-    parts = expressions.row_parts(table_id, tier_key, key_type, primary_key, columns)
+    parts = expressions.row_parts(table_id, registered, tier_key, key_type, primary_key, columns)
     connection.execute(SQL.template("capture", function=sql.Identifier(function_name(table_id)), **parts))
 
 

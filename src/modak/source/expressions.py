@@ -8,6 +8,7 @@ from psycopg import sql
 
 from modak.core import primary_key
 from modak.core.lake_table import LakeColumn
+from modak.core.table import Name
 from modak.core.tier_key import TierKeyType
 from modak.sqlfiles import trusted
 
@@ -50,13 +51,15 @@ def raw(text: str) -> sql.SQL:
 
 
 def row_parts(
-    table_id: int, tier_key: str, key_type: TierKeyType, primary_key: Sequence[str], columns: Sequence[LakeColumn]
+    table_id: int, registered: Name, tier_key: str, key_type: TierKeyType, primary_key: Sequence[str], columns: Sequence[LakeColumn]
 ) -> dict[str, sql.Composable]:
     """What the templates of row triggers say about ``old`` and ``new``. A tombstone's image holds the key only."""
     keys = [column for column in columns if column.name in primary_key]
     old, new = reference(tier_key, "old"), reference(tier_key, "new")
     return {
         "table_id": sql.Literal(table_id),
+        "table_text": sql.Literal(str(registered)),
+        "column_count": sql.Literal(len(columns)),
         "canonical_old": raw(canonical_key(key_type, old)),
         "canonical_new": raw(canonical_key(key_type, new)),
         "pk_old": raw(encoded_key(primary_key, "old")),

@@ -54,15 +54,7 @@ def create(
 ) -> None:
     """Add the spill partitions with their triggers. ``registered`` is the name users know; errors speak of that one."""
     guard, mirror = function_names(relation.oid)
-    parts = expressions.row_parts(relation.oid, tier_key, key_type, primary_key, columns)
-    shared: dict[str, sql.Composable] = parts | {
-        "tier_key": sql.Identifier(tier_key),
-        "tier_key_text": sql.Literal(tier_key),
-        "table_text": sql.Literal(str(registered)),
-        "is_finite": expressions.raw(expressions.is_finite(key_type, expressions.reference(tier_key, "new"))),
-    }
-    connection.execute(SQL.template("spill_guard", function=sql.Identifier(guard), **shared))
-    connection.execute(SQL.template("spill_mirror", function=sql.Identifier(mirror), **shared))
+    define(connection, relation.oid, registered, tier_key, key_type, primary_key, columns)
     for parent, spill in parents:
         connection.execute(sql.SQL("create table {} partition of {} default").format(identifier(spill), identifier(parent)))
         # Whoever registers, the spill is its table's owner's: ALTER TABLE on the parent asks for that of every partition.
@@ -88,6 +80,27 @@ def create(
                 identifier(spill)
             )
         )
+
+
+def define(
+    connection: Connection,
+    table_id: int,
+    registered: Name,
+    tier_key: str,
+    key_type: TierKeyType,
+    primary_key: Sequence[str],
+    columns: Sequence[LakeColumn],
+) -> None:
+    """(Re)create the spill's functions; they name the columns the heap has now."""
+    guard, mirror = function_names(table_id)
+    parts = expressions.row_parts(table_id, registered, tier_key, key_type, primary_key, columns)
+    shared: dict[str, sql.Composable] = parts | {
+        "tier_key": sql.Identifier(tier_key),
+        "tier_key_text": sql.Literal(tier_key),
+        "is_finite": expressions.raw(expressions.is_finite(key_type, expressions.reference(tier_key, "new"))),
+    }
+    connection.execute(SQL.template("spill_guard", function=sql.Identifier(guard), **shared))
+    connection.execute(SQL.template("spill_mirror", function=sql.Identifier(mirror), **shared))
 
 
 def function_names(table_id: int) -> tuple[str, str]:

@@ -111,3 +111,7 @@ select partition_id from modak.partitions
 select n.nspname::text as schema_name, c.relname::text as table_name
   from pg_inherits i join pg_class c on c.oid = i.inhparent join pg_namespace n on n.oid = c.relnamespace
  where i.inhrelid = %(oid)s::oid;
+
+-- name: newest_advance
+select max((details->>'advance_xid')::bigint) as xid from modak.op_log
+ where table_id = %(table_id)s and op_kind = 'tiering' and phase = 'advanced';

@@ -22,6 +22,11 @@ select t.table_id,
        t.surface,
        (select jsonb_agg(jsonb_build_object('job', p.job, 'message', p.message, 'hint', p.hint, 'since', p.first_seen)
                          order by p.first_seen)
-          from modak.problems p where p.table_id = t.table_id) as problems
+          from modak.problems p where p.table_id = t.table_id) as problems,
+       (select jsonb_agg(jsonb_build_object(
+                   'op_id', o.op_id, 'kind', o.op_kind, 'phase', o.phase, 'since', o.started_at,
+                   'rows_done', (select coalesce(sum(g.rows_done), 0) from modak.op_progress g where g.op_id = o.op_id))
+                         order by o.started_at)
+          from modak.op_log o where o.table_id = t.table_id and o.phase in ('flushing', 'committed')) as operations
   from modak.tables t
   left join modak.cutline c using (table_id);

@@ -17,6 +17,11 @@ declare
     new_pk text;
     moved boolean := false;
 begin
+    -- A column this function does not know would be missing from the correction.
+    if (select count(*) from pg_attribute a where a.attrelid = tg_relid and a.attnum > 0 and not a.attisdropped) <> {column_count} then
+        raise exception 'the columns of table "%" changed, and its cold rows cannot be written before Modak knows them', {table_text}
+            using errcode = '55000', hint = 'Run: modak tier';
+    end if;
     -- FOR SHARE: the advance waits for this writer or this writer sees its result; an older snapshot gets 40001.
     select c.tier_key_hi into line from modak.cutline c where c.table_id = {table_id} for share;
     if not found then

@@ -1,5 +1,5 @@
 -- The spill takes rows that fit no partition. Below T they are corrections of the cold tier; anything else is the user's mistake.
-create function modak.{function}() returns trigger
+create or replace function modak.{function}() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $body$

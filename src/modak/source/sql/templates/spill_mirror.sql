@@ -1,5 +1,5 @@
 -- What stands in the spill is cold: the delta carries it for every reader of the seam, and follows each change of it.
-create function modak.{function}() returns trigger
+create or replace function modak.{function}() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
@@ -9,6 +9,11 @@ set extra_float_digits = 1
 set bytea_output = 'hex'
 as $body$
 begin
+    -- A column this function does not know would be missing from the correction.
+    if (select count(*) from pg_attribute a where a.attrelid = tg_relid and a.attnum > 0 and not a.attisdropped) <> {column_count} then
+        raise exception 'the columns of table "%" changed, and its cold rows cannot be written before Modak knows them', {table_text}
+            using errcode = '55000', hint = 'Run: modak tier';
+    end if;
     if tg_op = 'DELETE' or (tg_op = 'UPDATE' and ({pk_old}) <> ({pk_new})) then
         perform modak.put_delta({table_id}, {pk_old}, 1::smallint, {canonical_old}, null, {key_image_old});
     end if;
