@@ -58,11 +58,15 @@ class _Side:
 
 
 class Comparison:
-    """One partition against the lake. Opens its own snapshot, so that T, S, delta and heap belong together."""
+    """One period (its partitions, one per region as a rule) against the lake's rows of that range.
 
-    def __init__(self, context: JobContext, partition: Name, columns: Sequence[LakeColumn]) -> None:
+    Opens its own snapshot, so that T, S, delta and heap belong together.
+    """
+
+    def __init__(self, context: JobContext, partitions: Sequence[Name], columns: Sequence[LakeColumn]) -> None:
         self.context = context
-        self.partition = partition
+        self.partitions = partitions
+        self.label = ", ".join(map(str, partitions))
         self.columns = columns
         self.table = context.table
         self.keys = [next(column for column in columns if column.name == name) for name in context.table.primary_key_cols]
@@ -91,13 +95,19 @@ class Comparison:
         if lower > -limit and upper < limit:
             return lower, upper
         row = connection.execute(
-            sql.SQL("select min({0}) as low, max({0}) as high from only {1}").format(trusted(self.key_column), identifier(self.partition))
+            sql.SQL("select min({0}) as low, max({0}) as high from {1} r").format(trusted(self.key_column), self._source())
         ).fetchone()
         low = row["low"] if row and row["low"] is not None else 0
         high = row["high"] + 1 if row and row["high"] is not None else 1
         return (lower if lower > -limit else low), (upper if upper < limit else high)
 
     # -- the two sides ---------------------------------------------------------------------------------------------
+
+    def _source(self) -> sql.Composed:
+        """The heap's rows of the period; regions may have their columns in another order."""
+        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
+        parts = [sql.SQL("select {} from only {}").format(names, identifier(partition)) for partition in self.partitions]
+        return sql.SQL("({})").format(sql.SQL(" union all ").join(parts))
 
     def _heap_text(self) -> str:
         return digest.postgres_key(self.columns, [reference(column.name, "r") for column in self.columns])
@@ -106,7 +116,7 @@ class Comparison:
         rows = connection.execute(
             SQL.template(
                 "heap_buckets",
-                partition=identifier(self.partition),
+                source=self._source(),
                 key=trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
                 digest=trusted(digest.postgres_digest(self._heap_text())),
                 pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
@@ -192,7 +202,7 @@ class Comparison:
 
     def _rows(self, connection: Connection, lake: DataFrame | None, low: int, high: int) -> list[Difference]:
         parts: dict[str, Any] = {
-            "partition": identifier(self.partition),
+            "source": self._source(),
             "key": trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
             "digest": trusted(digest.postgres_digest(self._heap_text())),
             "key_text": trusted(digest.postgres_key(self.keys, [reference(column.name, "r") for column in self.keys])),
@@ -214,7 +224,7 @@ class Comparison:
                 ours[key]["pk"] if key in ours else key,
                 str(ours[key]["image"]) if key in ours else None,
                 "twice" if theirs.get(key) == -1 else values.get(key),
-                str(self.partition),
+                self.label,
             )
             for key in different
         ]
@@ -238,14 +248,14 @@ class Comparison:
         rows = connection.execute(
             SQL.template(
                 "heap_against_delta",
-                partition=identifier(self.partition),
+                source=self._source(),
                 pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
                 image=trusted(row_image(self.columns, "r")),
                 table_id=sql.Literal(self.table.table_id),
                 limit=sql.Literal(DIFFERENCES_MAX + 1),
             )
         ).fetchall()
-        return [Difference(row["pk"], row["heap"], row["delta"], str(self.partition)) for row in rows]
+        return [Difference(row["pk"], row["heap"], row["delta"], self.label) for row in rows]
 
 
 def _bucket(low: int, width: int) -> Any:
@@ -260,7 +270,7 @@ def lake_duplicates(context: JobContext, columns: Sequence[LakeColumn]) -> list[
     snapshot_id = (row["lake_props"] or {}).get("snapshot_id") if row else None
     if snapshot_id is None:
         return []
-    comparison = Comparison(context, context.table.heap, columns)
+    comparison = Comparison(context, [context.table.heap], columns)
     comparison.look_for_delta(context.connection)
     rows = (
         comparison.lake_rows(int(snapshot_id), -(2**63), 2**63 - 1)

@@ -14,6 +14,7 @@ from modak.catalog import migrate, problems, tables
 from modak.core import policy
 from modak.core.lag import Lag
 from modak.core.partition import Partition, PartitionState
+from modak.core.policy import Period
 from modak.core.table import Name
 from modak.errors import ModakError, Refused
 from modak.failpoints import failpoint
@@ -48,23 +49,23 @@ def reclaim(context: JobContext, *, name_reads_heap: bool = False) -> Reclaimed:
 
     ``name_reads_heap`` says that the table's name does not show the cold tier yet: then nothing may go.
     """
-    dropped, waiting = [], []
+    dropped, waiting = list[str](), list[str]()
     candidates = _candidates(context)
     if name_reads_heap:
         return Reclaimed(waiting=tuple(f"{Name(part.schema, part.name)}: {HEAP_ONLY}" for part in candidates))
-    for partition in candidates:
-        name = Name(partition.schema, partition.name)
-        reason = _wait_reason(context, partition)
+    for period in policy.periods(candidates):
+        names = _names(period)
+        reason = _wait_reason(context, period)
         if reason is not None:
-            waiting.append(f"{name}: {reason}")
+            waiting += [f"{name}: {reason}" for name in names]
             continue
         try:
-            _check_content(context, partition)
-            _drop(context, partition)
+            _check_content(context, period)
+            _drop(context, period)
         except ModakError as error:
             problems.report(context.connection, context.table_id, JOB, error)
             raise
-        dropped.append(str(name))
+        dropped += [str(name) for name in names]
         failpoint("reclaim.after_drop")
     problems.clear(context.connection, context.table_id, JOB)
     return Reclaimed(tuple(dropped), tuple(waiting))
@@ -82,9 +83,9 @@ def _candidates(context: JobContext) -> list[Partition]:
     return policy.reclaimable(partitions, line, max_key=newest, lag=lag, key_type=table.key_type, keep_heap=table.keep_heap)
 
 
-def _wait_reason(context: JobContext, partition: Partition) -> str | None:
+def _wait_reason(context: JobContext, period: Period) -> str | None:
     """Pins first, then the horizon: a reader that holds an older line still reads this partition."""
-    keys = {"table_id": context.table_id, "tier_key_hi": partition.upper}
+    keys = {"table_id": context.table_id, "tier_key_hi": period.upper}
     pin = context.connection.execute(migrate.SQL.query("find_pin_below"), keys).fetchone()
     if pin is not None:
         return f"pinned by {pin['holder']} until {pin['expires_at']}"
@@ -95,15 +96,19 @@ def _wait_reason(context: JobContext, partition: Partition) -> str | None:
     return f"held by {'; '.join(holders[:3])}" if holders else None
 
 
-def _check_content(context: JobContext, partition: Partition) -> None:
-    name = Name(partition.schema, partition.name)
+def _names(period: Period) -> list[Name]:
+    return [Name(partition.schema, partition.name) for partition in period.partitions]
+
+
+def _check_content(context: JobContext, period: Period) -> None:
+    names = _names(period)
     columns = context.columns(context.relation())
-    with context.progress.task(f"Comparing {name} with the lake"):
-        compared = Comparison(context, name, columns).run(partition.lower, partition.upper)
+    with context.progress.task(f"Comparing {', '.join(map(str, names))} with the lake"):
+        compared = Comparison(context, names, columns).run(period.lower, period.upper)
     if compared.differences:
         first = compared.differences[0]
         raise ContentDiffers(
-            f"partition {name} and the lake differ in {len(compared.differences)} rows; it is not dropped",
+            f"partition {names[0]} and the lake differ in {len(compared.differences)} rows; it is not dropped",
             hint=f"`modak verify {context.table.name}` lists them, `--repair` mends the lake",
             key=first.key,
             heap=first.heap,
@@ -111,38 +116,41 @@ def _check_content(context: JobContext, partition: Partition) -> None:
         )
 
 
-def _drop(context: JobContext, partition: Partition) -> None:
-    name = Name(partition.schema, partition.name)
-    oid = _oid(context, partition)
+def _drop(context: JobContext, period: Period) -> None:
+    """All partitions of a period in one transaction: what was compared as one goes as one."""
+    names = _names(period)
 
     def step() -> None:
         with bounded(context.connection):
-            parent = context.connection.execute(migrate.SQL.query("find_parent"), {"oid": oid}).fetchone()
-            if parent is not None:
-                whole = sql.Identifier(parent["schema_name"], parent["table_name"])
-                context.connection.execute(sql.SQL("alter table {} detach partition {}").format(whole, identifier(name)))
-                context.connection.execute(sql.SQL("drop table {}").format(identifier(name)))
-            tables.set_state(context.connection, context.table_id, oid, PartitionState.DROPPED)
+            for partition in period.partitions:
+                _drop_one(context, partition)
             failpoint("reclaim.in_drop")
 
+    label = ", ".join(map(str, names))
+    holders = [*names, context.table.heap]
     try:
-        retried(
-            step,
-            f"drop of {name}",
-            attempts=context.lock_attempts,
-            holders=lambda: lock_holders(context.connection, [name, context.table.heap]),
-        )
+        retried(step, f"drop of {label}", attempts=context.lock_attempts, holders=lambda: lock_holders(context.connection, holders))
     except psycopg.errors.ForeignKeyViolation as cause:
         raise Refused(
-            f"partition {name} cannot be dropped: {cause.diag.message_detail or cause.diag.message_primary}",
+            f"partition {label} cannot be dropped: {cause.diag.message_detail or cause.diag.message_primary}",
             hint="remove the references; the next pass drops it",
             sqlstate="23503",
         ) from cause
     except psycopg.errors.DependentObjectsStillExist as cause:
         raise Refused(
-            f"partition {name} cannot be dropped: {cause.diag.message_detail or cause.diag.message_primary}",
+            f"partition {label} cannot be dropped: {cause.diag.message_detail or cause.diag.message_primary}",
             hint="drop what depends on it, or bind that to the table",
         ) from cause
+
+
+def _drop_one(context: JobContext, partition: Partition) -> None:
+    name, oid = Name(partition.schema, partition.name), _oid(context, partition)
+    parent = context.connection.execute(migrate.SQL.query("find_parent"), {"oid": oid}).fetchone()
+    if parent is not None:
+        whole = sql.Identifier(parent["schema_name"], parent["table_name"])
+        context.connection.execute(sql.SQL("alter table {} detach partition {}").format(whole, identifier(name)))
+        context.connection.execute(sql.SQL("drop table {}").format(identifier(name)))
+    tables.set_state(context.connection, context.table_id, oid, PartitionState.DROPPED)
 
 
 def _oid(context: JobContext, partition: Partition) -> int:

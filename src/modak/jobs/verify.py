@@ -6,12 +6,13 @@ same through the delta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from psycopg import sql
 
 from modak.catalog import tables
+from modak.core import policy
 from modak.core.lake_table import LakeColumn
 from modak.core.partition import Partition, PartitionState
 from modak.core.table import Name
@@ -42,14 +43,14 @@ def verify(context: JobContext, *, repair: bool = False) -> Verified:
     relation = context.relation()
     columns = context.columns(relation)
     found = Verified()
-    for partition in _copies(context):
-        name = Name(partition.schema, partition.name)
-        with context.progress.task(f"Comparing {name} with the lake"):
-            compared = Comparison(context, name, columns).run(partition.lower, partition.upper)
-        repaired = _repair(context, name, columns, compared.differences) if repair else 0
+    for period in policy.periods(_copies(context)):
+        names = [Name(partition.schema, partition.name) for partition in period.partitions]
+        with context.progress.task(f"Comparing {', '.join(map(str, names))} with the lake"):
+            compared = Comparison(context, names, columns).run(period.lower, period.upper)
+        repaired = _repair(context, names, columns, compared.differences) if repair else 0
         found = replace(
             found,
-            partitions=found.partitions + 1,
+            partitions=found.partitions + len(names),
             rows=found.rows + compared.rows,
             differences=(*found.differences, *compared.differences),
             truncated=found.truncated or compared.truncated,
@@ -66,13 +67,14 @@ def _copies(context: JobContext) -> Iterable[Partition]:
     return [partition for partition in partitions if partition.state is PartitionState.TIERED]
 
 
-def _repair(context: JobContext, partition: Name, columns: tuple[LakeColumn, ...], differences: Iterable[Difference]) -> int:
+def _repair(context: JobContext, partitions: Sequence[Name], columns: tuple[LakeColumn, ...], differences: Iterable[Difference]) -> int:
     """The heap's row becomes the correction; a row that only the lake has becomes a tombstone. Under the seam lock, so T stands still."""
     repaired = 0
     with context.connection.transaction():
         context.connection.execute("select pg_advisory_xact_lock_shared(%s)", [SEAM_LOCK + context.table_id])
         for difference in differences:
-            repaired += _from_heap(context, partition, columns, difference) or _tombstone(context, columns, difference)
+            written = sum(_from_heap(context, partition, columns, difference) for partition in partitions)
+            repaired += written or _tombstone(context, columns, difference)
     return repaired
 
 

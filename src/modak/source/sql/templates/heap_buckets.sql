@@ -1,6 +1,6 @@
 -- Count and digest of each bucket of tier keys, without the rows that the delta speaks for.
 select ({key} - {low}) / {width} as bucket, count(*) as n, sum({digest}) as digest
-  from only {partition} r
+  from {source} r
  where {key} >= {low} and {key} < {high}
    and not exists (select from modak.delta d where d.table_id = {table_id} and d.pk = {pk})
  group by 1;
