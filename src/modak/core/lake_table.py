@@ -26,6 +26,18 @@ class LakeColumn:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What expressions over one row of a table need to know; ``registered`` is the name users know, for messages."""
+
+    table_id: int
+    registered: Name
+    tier_key: str
+    key_type: TierKeyType
+    primary_key: tuple[str, ...]
+    columns: tuple[LakeColumn, ...]
+
+
+@dataclass(frozen=True)
 class LakeTable:
     """What is created in the lake when a table is registered."""
 

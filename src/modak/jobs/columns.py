@@ -38,8 +38,7 @@ def surface_follows(context: JobContext, relation: Relation) -> bool:
 
 def _follow(context: JobContext, relation: Relation) -> None:
     table, connection = context.table, context.connection
-    columns = context.columns(relation)
-    key, key_type, primary_key = table.tier_key_col, table.key_type, table.primary_key_cols
+    shape = context.shape(relation)
     with bounded(connection):
         names = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.columns)
         connection.execute(
@@ -47,7 +46,5 @@ def _follow(context: JobContext, relation: Relation) -> None:
         )
         surface.copy_defaults(connection, relation, table.view)
         surface.copy_comments(connection, relation, table.view)
-        spill.define(connection, context.table_id, table.name, key, key_type, primary_key, columns)
-        capture.define(
-            connection, context.table_id, registered=table.name, tier_key=key, key_type=key_type, primary_key=primary_key, columns=columns
-        )
+        spill.define(connection, shape)
+        capture.define(connection, shape)

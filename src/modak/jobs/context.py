@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modak.catalog.tables import Registered
 from modak.connection import Connection
-from modak.core.lake_table import LakeColumn, lake_columns
+from modak.core.lake_table import LakeColumn, Shape, lake_columns
 from modak.core.table import Relation
 from modak.errors import LockNotAvailable
 from modak.lake.iceberg import IcebergLake
@@ -63,3 +63,7 @@ class JobContext:
         required = (*self.table.primary_key_cols, self.table.tier_key_col)
         columns, _ = lake_columns(relation.columns, required, self.table.text_cols)
         return columns
+
+    def shape(self, relation: Relation) -> Shape:
+        table = self.table
+        return Shape(table.table_id, table.name, table.tier_key_col, table.key_type, table.primary_key_cols, self.columns(relation))

@@ -144,7 +144,7 @@ def _seal(context: JobContext, relation: Relation, due: Sequence[Partition], lin
     operation = operations.start(context.connection, context.table_id, OperationKind.TIERING, details)
     failpoint("tier.after_journal")
     try:
-        _define_capture(context, relation)
+        capture.define(context.connection, context.shape(relation))
         for partition in sealed:
             _seal_one(context, partition)
     except ModakError:
@@ -152,19 +152,6 @@ def _seal(context: JobContext, relation: Relation, due: Sequence[Partition], lin
         raise
     failpoint("tier.after_seal")
     return operation, sealed
-
-
-def _define_capture(context: JobContext, relation: Relation) -> None:
-    table = context.table
-    capture.define(
-        context.connection,
-        context.table_id,
-        registered=table.name,
-        tier_key=table.tier_key_col,
-        key_type=table.key_type,
-        primary_key=table.primary_key_cols,
-        columns=context.columns(relation),
-    )
 
 
 def _seal_one(context: JobContext, partition: Sealed) -> None:
@@ -214,14 +201,5 @@ def _keep_corrected(context: JobContext, sealed: Sequence[Sealed], snapshot: hea
     """Rows whose key has a correction already do not go to files (see flush); record them as what stood there before any later write."""
     if context.table.tier_key_col in context.table.primary_key_cols:
         return
-    relation = context.relation()
-    heap.record_corrected(
-        context.dsn,
-        snapshot,
-        [(partition.oid, partition.name) for partition in sealed],
-        context.table_id,
-        tier_key=context.table.tier_key_col,
-        key_type=context.table.key_type,
-        primary_key=context.table.primary_key_cols,
-        columns=context.columns(relation),
-    )
+    copies = [(partition.oid, partition.name) for partition in sealed]
+    heap.record_corrected(context.dsn, snapshot, copies, context.shape(context.relation()))

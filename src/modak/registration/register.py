@@ -17,7 +17,7 @@ from modak.catalog import migrate, tables
 from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core import bounds, lake_table
-from modak.core.lake_table import LakeTable
+from modak.core.lake_table import LakeTable, Shape
 from modak.core.registration import Decision, Options, decide, follows_name, heap_name, proven_unique, view_name
 from modak.core.table import Name, Relation
 from modak.core.tier_key import TierKeyType
@@ -250,16 +250,8 @@ def _change_relations(connection: Connection, plan: Plan, profile: str) -> Regis
     surface.redefine(connection, definitions)
     spills = [(plan.heap if parent == relation.name else parent, name) for parent, name in spill.spill_names(connection, relation)]
     columns = lake_table_of(plan, "").columns
-    spill.create(
-        connection,
-        relation,
-        spills,
-        registered=relation.name,
-        tier_key=options.tier_key,
-        key_type=plan.key_type,
-        primary_key=plan.decision.primary_key,
-        columns=columns,
-    )
+    shape = Shape(relation.oid, relation.name, options.tier_key, plan.key_type, plan.decision.primary_key, columns)
+    spill.create(connection, relation, spills, shape)
     original = {"set_not_null": nullable, "spills": [[name.schema, name.name] for _, name in spills]}
     return _registered(plan, profile, original)
 

@@ -6,14 +6,11 @@ behind it are held up for that long at most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from psycopg import sql
 
 from modak.connection import Connection
-from modak.core.lake_table import LakeColumn
+from modak.core.lake_table import Shape
 from modak.core.table import Name
-from modak.core.tier_key import TierKeyType
 from modak.source import expressions
 from modak.source.relation import SQL
 from modak.source.spill import identifier
@@ -25,19 +22,10 @@ def function_name(table_id: int) -> str:
     return f"capture_{table_id}"
 
 
-def define(
-    connection: Connection,
-    table_id: int,
-    *,
-    registered: Name,
-    tier_key: str,
-    key_type: TierKeyType,
-    primary_key: Sequence[str],
-    columns: Sequence[LakeColumn],
-) -> None:
+def define(connection: Connection, shape: Shape) -> None:
     """(Re)create the table's capture function; it names the columns the heap has now."""
-    parts = expressions.row_parts(table_id, registered, tier_key, key_type, primary_key, columns)
-    connection.execute(SQL.template("capture", function=sql.Identifier(function_name(table_id)), **parts))
+    parts = expressions.row_parts(shape)
+    connection.execute(SQL.template("capture", function=sql.Identifier(function_name(shape.table_id)), **parts))
 
 
 def attach(connection: Connection, table_id: int, partition: Name) -> None:

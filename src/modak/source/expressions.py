@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from modak.core import primary_key
-from modak.core.lake_table import LakeColumn
-from modak.core.table import Name
+from modak.core.lake_table import LakeColumn, Shape
 from modak.core.tier_key import TierKeyType
 from modak.sqlfiles import trusted
 
@@ -50,20 +49,17 @@ def raw(text: str) -> sql.SQL:
     return trusted(text)
 
 
-def row_parts(
-    table_id: int, registered: Name, tier_key: str, key_type: TierKeyType, primary_key: Sequence[str], columns: Sequence[LakeColumn]
-) -> dict[str, sql.Composable]:
+def row_parts(shape: Shape) -> dict[str, sql.Composable]:
     """What the templates of row triggers say about ``old`` and ``new``. A tombstone's image holds the key only."""
-    keys = [column for column in columns if column.name in primary_key]
-    old, new = reference(tier_key, "old"), reference(tier_key, "new")
+    keys = [column for column in shape.columns if column.name in shape.primary_key]
     return {
-        "table_id": sql.Literal(table_id),
-        "table_text": sql.Literal(str(registered)),
-        "column_count": sql.Literal(len(columns)),
-        "canonical_old": raw(canonical_key(key_type, old)),
-        "canonical_new": raw(canonical_key(key_type, new)),
-        "pk_old": raw(encoded_key(primary_key, "old")),
-        "pk_new": raw(encoded_key(primary_key, "new")),
+        "table_id": sql.Literal(shape.table_id),
+        "table_text": sql.Literal(str(shape.registered)),
+        "column_count": sql.Literal(len(shape.columns)),
+        "canonical_old": raw(canonical_key(shape.key_type, reference(shape.tier_key, "old"))),
+        "canonical_new": raw(canonical_key(shape.key_type, reference(shape.tier_key, "new"))),
+        "pk_old": raw(encoded_key(shape.primary_key, "old")),
+        "pk_new": raw(encoded_key(shape.primary_key, "new")),
         "key_image_old": raw(row_image(keys, "old")),
-        "image_new": raw(row_image(columns, "new")),
+        "image_new": raw(row_image(shape.columns, "new")),
     }

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from modak.connection import Connection, connect
-from modak.core.lake_table import LakeColumn
+from modak.core.lake_table import LakeColumn, Shape
 from modak.core.table import Name
-from modak.core.tier_key import TierKeyType
 from modak.source.expressions import canonical_key, encoded_key, reference, row_image
 from modak.source.relation import SQL
 from modak.source.spill import identifier
@@ -116,17 +115,7 @@ def has_rows(connection: Connection, partition: Name) -> bool:
     return bool(row and row["holds"])
 
 
-def record_corrected(
-    dsn: str,
-    snapshot: Snapshot,
-    partitions: Sequence[tuple[int, Name]],
-    table_id: int,
-    *,
-    tier_key: str,
-    key_type: TierKeyType,
-    primary_key: Sequence[str],
-    columns: Sequence[LakeColumn],
-) -> None:
+def record_corrected(dsn: str, snapshot: Snapshot, partitions: Sequence[tuple[int, Name]], shape: Shape) -> None:
     """Record the rows of ``snapshot`` whose key the delta knows, with a negative sequence: any write recorded later is newer."""
     with connect(dsn, application="modak-flush") as connection:
         connection.execute("set transaction isolation level repeatable read")
@@ -135,11 +124,11 @@ def record_corrected(
             connection.execute(
                 SQL.template(
                     "record_corrected",
-                    table_id=sql.Literal(table_id),
+                    table_id=sql.Literal(shape.table_id),
                     partition_id=sql.Literal(oid),
                     partition=identifier(name),
-                    pk=trusted(encoded_key(primary_key, "r")),
-                    tier_key=trusted(canonical_key(key_type, reference(tier_key, "r"))),
-                    image=trusted(row_image(columns, "r")),
+                    pk=trusted(encoded_key(shape.primary_key, "r")),
+                    tier_key=trusted(canonical_key(shape.key_type, reference(shape.tier_key, "r"))),
+                    image=trusted(row_image(shape.columns, "r")),
                 )
             )

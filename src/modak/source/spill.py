@@ -12,10 +12,9 @@ from psycopg import sql
 
 from modak.connection import Connection
 from modak.core import bounds
-from modak.core.lake_table import LakeColumn
+from modak.core.lake_table import Shape
 from modak.core.registration import derived_name
 from modak.core.table import Name, Relation
-from modak.core.tier_key import TierKeyType
 from modak.source import expressions
 from modak.source.relation import SQL, names_in
 
@@ -41,20 +40,10 @@ def spill_names(connection: Connection, relation: Relation) -> list[tuple[Name, 
     return names
 
 
-def create(
-    connection: Connection,
-    relation: Relation,
-    parents: Sequence[tuple[Name, Name]],
-    *,
-    registered: Name,
-    tier_key: str,
-    key_type: TierKeyType,
-    primary_key: Sequence[str],
-    columns: Sequence[LakeColumn],
-) -> None:
-    """Add the spill partitions with their triggers. ``registered`` is the name users know; errors speak of that one."""
-    guard, mirror = function_names(relation.oid)
-    define(connection, relation.oid, registered, tier_key, key_type, primary_key, columns)
+def create(connection: Connection, relation: Relation, parents: Sequence[tuple[Name, Name]], shape: Shape) -> None:
+    """Add the spill partitions with their triggers."""
+    guard, mirror = function_names(shape.table_id)
+    define(connection, shape)
     for parent, spill in parents:
         connection.execute(sql.SQL("create table {} partition of {} default").format(identifier(spill), identifier(parent)))
         # Whoever registers, the spill is its table's owner's: ALTER TABLE on the parent asks for that of every partition.
@@ -82,22 +71,13 @@ def create(
         )
 
 
-def define(
-    connection: Connection,
-    table_id: int,
-    registered: Name,
-    tier_key: str,
-    key_type: TierKeyType,
-    primary_key: Sequence[str],
-    columns: Sequence[LakeColumn],
-) -> None:
+def define(connection: Connection, shape: Shape) -> None:
     """(Re)create the spill's functions; they name the columns the heap has now."""
-    guard, mirror = function_names(table_id)
-    parts = expressions.row_parts(table_id, registered, tier_key, key_type, primary_key, columns)
-    shared: dict[str, sql.Composable] = parts | {
-        "tier_key": sql.Identifier(tier_key),
-        "tier_key_text": sql.Literal(tier_key),
-        "is_finite": expressions.raw(expressions.is_finite(key_type, expressions.reference(tier_key, "new"))),
+    guard, mirror = function_names(shape.table_id)
+    shared: dict[str, sql.Composable] = expressions.row_parts(shape) | {
+        "tier_key": sql.Identifier(shape.tier_key),
+        "tier_key_text": sql.Literal(shape.tier_key),
+        "is_finite": expressions.raw(expressions.is_finite(shape.key_type, expressions.reference(shape.tier_key, "new"))),
     }
     connection.execute(SQL.template("spill_guard", function=sql.Identifier(guard), **shared))
     connection.execute(SQL.template("spill_mirror", function=sql.Identifier(mirror), **shared))
