@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from tests.support import EVENTS, codes, options, register_table, rows, value
 
@@ -100,10 +98,7 @@ CONTRIB = {"hstore": "hstore", "citext": "citext", "ltree": "ltree", "cube": "cu
 def test_extension_types_are_kept_as_text(connection: Connection, lake: IcebergLake) -> None:
     there = {name for (name,) in rows(connection, "select name from pg_available_extensions")}
     found = {extension: column_type for extension, column_type in CONTRIB.items() if extension in there}
-    if not found and os.environ.get("CI") == "true":
-        pytest.fail("this server has no contrib extension at all, so their types were not tested")
-    if not found:
-        pytest.skip("SKIPPED: this server has no contrib extensions")
+    assert found, "this server has no contrib extension at all, so their types cannot be tested; on Debian they come with the server"
     connection.execute("create schema ext")
     for extension in found:
         connection.execute(f"create extension {extension} schema ext")

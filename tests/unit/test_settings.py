@@ -11,12 +11,12 @@ from modak.settings import SETTINGS, Setting, load
 
 
 def test_defaults() -> None:
-    settings = load({"HOME": "/home/me"})
+    settings = load({"HOME": "/people/me"})
     assert (settings.dsn, settings.catalog, settings.spark) == (None, "jdbc", "local[*]")
     assert (settings.http, settings.gateway) == (("127.0.0.1", 9090), ("127.0.0.1", 5439))
     assert settings.cycle_seconds == 10.0
     assert settings.warehouse_root == "modak-data/warehouse"
-    assert settings.cache == Path("/home/me/.cache/modak")
+    assert settings.cache == Path("/people/me/.cache/modak")
 
 
 def test_the_command_line_wins_over_the_environment_and_blank_counts_as_absent() -> None:
@@ -64,7 +64,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest_one(variable: str, near
 
 
 def test_other_programs_variables_are_no_concern_of_ours() -> None:
-    load({"MODAKX": "1", "modak_dsn": "1", "PATH": "/bin"})
+    assert load({"MODAKX": "1", "modak_dsn": "1", "PATH": "/bin"}).dsn is None
 
 
 @pytest.mark.parametrize("text", ["a=1,b=x=y", '{"a": "1", "b": "x=y"}', ' {"a": 1, "b": "x=y"}', " a=1, b=x=y"])
