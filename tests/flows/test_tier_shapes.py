@@ -16,6 +16,7 @@ from modak.connection import Connection
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.errors import Refused
+from modak.jobs import flush
 from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import TierOutcome, tier
 from modak.jobs.verify import verify
@@ -177,8 +178,9 @@ def test_a_type_the_lake_cannot_take_keeps_the_table_hot(app: App, connection: C
     assert set(seam.states(connection, EVENTS).values()) == {"hot"}
 
 
-def test_one_huge_partition_is_cut_into_chunks(app: App, connection: Connection) -> None:
+def test_one_huge_partition_is_cut_into_chunks(app: App, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page ranges, not keys: no index is needed, and every row is read once."""
+    monkeypatch.setattr(flush, "CHUNK_BYTES_MIN", 1024 * 1024)
     events.create(connection)
     connection.execute("insert into public.events select n, n % 100, repeat('x', 200) from generate_series(100, 40099) n")
     put_under_modak(app, connection)
@@ -186,7 +188,7 @@ def test_one_huge_partition_is_cut_into_chunks(app: App, connection: Connection)
     assert outcome.rows == 40_002
     files = connection.execute("select count(*) as n from modak.op_progress").fetchone()
     assert files is not None
-    assert files["n"] >= 2
+    assert files["n"] >= 4
     add_partition(connection, 7, "public.events_hot")
 
 

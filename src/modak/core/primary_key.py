@@ -42,12 +42,14 @@ def sql_expression(columns: Sequence[str], prefix: str = "") -> str:
     """SQL that encodes the key of a row in Postgres.
 
     ``columns`` are references that are quoted already, and ``prefix`` stands before each of them as it is (``new.``).
-    The result is one operand: it can stand beside any operator. A cast to text depends on the session for some types
+    The result is one operand: it can stand beside any operator. The text depends on the session for some types
     (TimeZone, DateStyle, bytea_output), so sessions that encode keys must pin those settings.
     """
     if isinstance(columns, str) or not columns:
         raise TypeError("a primary key expression needs a sequence of at least one column")
-    texts = [f"{prefix}{column}::text" for column in columns]
+    # concat() takes the type's output function, as COPY and logical decoding do; a cast to text differs from it for some types
+    # (true and t), and a user may have defined one that says anything.
+    texts = [f"pg_catalog.concat({prefix}{column})" for column in columns]
     if len(texts) == 1:
         return texts[0]
     return f"({f' || {_SQL_SEPARATOR} || '.join(map(_sql_escape, texts))})"

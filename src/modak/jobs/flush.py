@@ -32,7 +32,10 @@ from modak.source.heap import Chunk, Snapshot
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
+CHUNK_BYTES_MIN = 32 * 1024 * 1024
 CHUNK_BYTES_MAX = 512 * 1024 * 1024
+# More than one, so that no core waits long for another's last chunk.
+CHUNKS_PER_CORE = 4
 BUFFER_ROWS_MAX = 400_000
 NICENESS = 10
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
@@ -111,7 +114,8 @@ def _bad_column(rows: pa.Table) -> str | None:
 def flush(context: JobContext, op_id: str, partitions: Sequence[Name], columns: Sequence[LakeColumn], snapshot: Snapshot) -> Flushed:
     """Copy the partitions to files. Raises ValueRefused, naming column and key, if a value does not fit the lake."""
     table = context.lake.load(context.table.lake_table_ref)
-    cut = heap.chunks(context.connection, partitions, CHUNK_BYTES_MAX, context.cores)
+    wanted = context.cores * CHUNKS_PER_CORE
+    cut = heap.chunks(context.connection, partitions, bytes_min=CHUNK_BYTES_MIN, bytes_max=CHUNK_BYTES_MAX, wanted=wanted)
     skip = _skips_corrected(context)
     task = FlushTask(
         dsn=context.dsn,

@@ -47,11 +47,11 @@ def exported_snapshot(dsn: str) -> Iterator[Snapshot]:
         connection.rollback()
 
 
-def chunks(connection: Connection, partitions: Sequence[Name], chunk_bytes_max: int, count_min: int) -> list[Chunk]:
-    """Cut partitions into page ranges, small enough for memory and numerous enough for the cores."""
+def chunks(connection: Connection, partitions: Sequence[Name], *, bytes_min: int, bytes_max: int, wanted: int) -> list[Chunk]:
+    """Cut partitions into page ranges: as many as are wanted to keep every core busy, but neither tiny files nor endless tasks."""
     pages = {partition: _pages(connection, partition) for partition in partitions}
     total = sum(pages.values())
-    per_chunk = max(1, min(chunk_bytes_max // PAGE_BYTES, -(-total // max(1, count_min))))
+    per_chunk = max(bytes_min // PAGE_BYTES, min(bytes_max // PAGE_BYTES, -(-total // max(1, wanted))), 1)
     found = []
     for partition, number in pages.items():
         starts = list(range(0, number, per_chunk)) or ([0] if number else [])

@@ -78,13 +78,13 @@ def test_a_damaged_text_is_refused(text: str, count: int) -> None:
 
 
 def test_sql_of_one_column_is_its_text() -> None:
-    assert primary_key.sql_expression(['"id"']) == '"id"::text'
-    assert primary_key.sql_expression(['"id"'], "new.") == 'new."id"::text'
+    assert primary_key.sql_expression(['"id"']) == 'pg_catalog.concat("id")'
+    assert primary_key.sql_expression(['"id"'], "new.") == 'pg_catalog.concat(new."id")'
 
 
 def test_sql_of_a_composite_key_escapes_the_escape_first_and_is_one_operand() -> None:
     sql = primary_key.sql_expression(["a", "b"], "r.")
-    escaped = "replace(replace(r.{}::text, chr(92), chr(92) || chr(92)), chr(31), chr(92) || chr(31))"
+    escaped = "replace(replace(pg_catalog.concat(r.{}), chr(92), chr(92) || chr(92)), chr(31), chr(92) || chr(31))"
     assert sql == f"({escaped.format('a')} || chr(31) || {escaped.format('b')})"
 
 
