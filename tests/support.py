@@ -136,3 +136,9 @@ def run_cli(app_or_dsn: str, *arguments: str, data: Path, env: Mapping[str, str]
 def at_failpoint(monkeypatch: Any, module: Any, name: str, action: Callable[[], Any]) -> None:
     """Do something at the moment a failpoint of a module is passed."""
     monkeypatch.setattr(module, "failpoint", lambda passed: action() if passed == name else None)
+
+
+def has_xml(connection: Connection) -> bool:
+    """A server built without libxml knows the type and takes no value of it."""
+    row = connection.execute("select 1 as found from pg_config where name = 'CONFIGURE' and setting like '%with-libxml%'").fetchone()
+    return row is not None

@@ -228,7 +228,7 @@ def test_a_machine_without_the_unicode_locale(folder: Path, tmp_path: Path) -> N
     poor.mkdir()
     (poor / "postgres").symlink_to(machine.program("postgres"))
     refusal = 'case "$*" in *C.UTF-8*) echo "initdb: error: invalid locale name"; exit 1;; esac'
-    (poor / "initdb").write_text(f'#!/bin/sh\n{refusal}\nexec {machine.program("initdb")} "$@"\n')
+    (poor / "initdb").write_text(f'#!/bin/sh\n{refusal}\nexec "{machine.program("initdb")}" "$@"\n')
     (poor / "initdb").chmod(0o755)
     cluster = Cluster.start(folder, binaries=ServerBinaries(poor, machine.major, "machine"), options=QUICK)
     assert execute(cluster, "SELECT datcollate FROM pg_database WHERE datname = 'modak'") == [("C",)]

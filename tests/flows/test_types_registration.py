@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support import EVENTS, codes, options, register_table, rows, value
+from tests.support import EVENTS, codes, has_xml, options, register_table, rows, value
 
 from modak.connection import Connection
 from modak.errors import Refused
@@ -148,7 +148,7 @@ def test_the_image_of_a_value_casts_back_to_the_same_value(
     create(connection, [column_type])
     register_table(connection, lake)
     with psycopg.connect(dsn, autocommit=True) as other:
-        for number, text in enumerate([*texts, None]):
+        for number, text in enumerate([*(texts if column_type != "xml" or has_xml(connection) else []), None]):
             other.execute(f"insert into public.events values ({number}, -1, %s::text::{column_type})", [text])
         other.execute("set timezone = 'Pacific/Apia'; set datestyle = 'German'; set intervalstyle = 'iso_8601'; set extra_float_digits = 0")
         other.execute("set bytea_output = 'escape'; update public.events set event_time = -2")
