@@ -143,6 +143,13 @@ def cutline(connection: Connection, table_id: int) -> Cutline:
     return Cutline(row["tier_key_hi"], row["lake_snapshot_id"], row["retention_line"], row["replicated_lsn"])
 
 
+def published_snapshot(connection: Connection, table_id: int) -> int | None:
+    """The Iceberg id of S, None before the first commit: what a reader or a job opens the lake at."""
+    row = connection.execute(SQL.query("read_cutline"), {"table_id": table_id}).fetchone()
+    found = row["lake_props"].get("snapshot_id") if row else None
+    return int(found) if found is not None else None
+
+
 def record_partitions(connection: Connection, table_id: int, found: Iterable[tuple[int, Name, int, int]]) -> None:
     """Learn about heap partitions (oid, name, lower, upper); one that is known already keeps its state."""
     for oid, name, lower, upper in found:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from modak.catalog import migrate
+from modak.catalog import migrate, tables
 from modak.connection import Connection, connect
 from modak.core import digest
 from modak.core.lake_table import LakeColumn
@@ -76,11 +76,10 @@ class Comparison:
     def run(self, lower: int, upper: int) -> Compared:
         with spark_failures("the comparison"), connect(self.context.dsn, application="modak-verify") as connection:
             connection.execute("set transaction isolation level repeatable read, read only")
-            row = connection.execute("select lake_props from modak.cutline where table_id = %s", [self.table.table_id]).fetchone()
-            snapshot_id = (row["lake_props"] or {}).get("snapshot_id") if row else None
+            snapshot_id = tables.published_snapshot(connection, self.table.table_id)
             low, high = self._span(connection, lower, upper)
             self.look_for_delta(connection)
-            lake = self.lake_rows(int(snapshot_id), low, high) if snapshot_id is not None else None
+            lake = self.lake_rows(snapshot_id, low, high) if snapshot_id is not None else None
             rows, found = self._bisect(connection, lake, low, high)
             found += self._corrected(connection)
             return Compared(rows, tuple(found[:DIFFERENCES_MAX]), len(found) > DIFFERENCES_MAX)
@@ -266,14 +265,13 @@ def _bucket(low: int, width: int) -> Any:
 
 def lake_duplicates(context: JobContext, columns: Sequence[LakeColumn]) -> list[Difference]:
     """Keys that the lake holds more than once at S, as the delta leaves it."""
-    row = context.connection.execute("select lake_props from modak.cutline where table_id = %s", [context.table_id]).fetchone()
-    snapshot_id = (row["lake_props"] or {}).get("snapshot_id") if row else None
+    snapshot_id = tables.published_snapshot(context.connection, context.table_id)
     if snapshot_id is None:
         return []
     comparison = Comparison(context, [context.table.heap], columns)
     comparison.look_for_delta(context.connection)
     rows = (
-        comparison.lake_rows(int(snapshot_id), -(2**63), 2**63 - 1)
+        comparison.lake_rows(snapshot_id, -(2**63), 2**63 - 1)
         .groupBy("modak_pk")
         .agg({"modak_row": "max", "modak_key": "count"})
         .where("`count(modak_key)` > 1")

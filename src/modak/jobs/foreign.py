@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pyiceberg.table import Table
 
-from modak.catalog import operations
+from modak.catalog import operations, tables
 from modak.core.operation import Phase
 from modak.errors import LakeError, UsageError
 from modak.jobs.context import JobContext
-from modak.jobs.resume import published_snapshot
 from modak.lake.commits import Commit, commits_after, roll_back
 
 CHOICES = ("refuse", "accept", "rollback")
@@ -33,7 +32,7 @@ def settle(context: JobContext, choice: str) -> frozenset[int]:
         raise _refusal(context, strange)
     if late or (strange and choice == "rollback"):
         # Nothing published depends on them; readers open S by its own metadata file.
-        roll_back(table, published_snapshot(context))
+        roll_back(table, tables.published_snapshot(context.connection, context.table_id))
         return frozenset()
     return frozenset(commit.snapshot_id for commit in strange)
 
@@ -48,7 +47,7 @@ def refuse_unknown(context: JobContext, table: Table, accepted: frozenset[int]) 
 
 def _unpublished(context: JobContext, table: Table) -> tuple[list[Commit], list[Commit]]:
     late, strange = [], []
-    for commit in commits_after(table, published_snapshot(context)):
+    for commit in commits_after(table, tables.published_snapshot(context.connection, context.table_id)):
         known = operations.find(context.connection, commit.op_id) if commit.op_id else None
         if known is not None and known.phase is Phase.ABANDONED:
             late.append(commit)

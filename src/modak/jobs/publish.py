@@ -57,9 +57,9 @@ def publish_tiering(context: JobContext, operation: Operation, partitions: Seque
     def step() -> Operation:
         with bounded(context.connection):
             _lock(context, names)
-            _check_line(context, operation)
+            line = _locked_line(context, operation)
             _check_partitions(context, operation, partitions)
-            moved = _move_line(context, operation, partitions, commit)
+            moved = _move_line(context, operation, partitions, commit, line)
             failpoint("tier.in_advance")
             return moved
 
@@ -77,12 +77,14 @@ def _lock(context: JobContext, names: Sequence[Name]) -> None:
         execute(sql.SQL("lock table {} in share row exclusive mode").format(identifier(name)))
 
 
-def _check_line(context: JobContext, operation: Operation) -> None:
+def _locked_line(context: JobContext, operation: Operation) -> dict[str, Any]:
+    """The cut-line's row, ours until the end of the transaction, and still where the operation found it."""
     row = context.connection.execute(SQL.query("lock_cutline"), {"table_id": context.table_id}).fetchone()
     expected = (operation.details["old_tier_key_hi"], operation.details["old_snapshot"])
     found = (row["tier_key_hi"], row["lake_snapshot_id"]) if row else None
-    if found != expected:
+    if row is None or found != expected:
         raise CutlineMoved("the cut-line moved during tiering", table=str(context.table.name), expected=expected, found=found)
+    return row
 
 
 def _check_partitions(context: JobContext, operation: Operation, partitions: Sequence[Sealed]) -> None:
@@ -99,10 +101,10 @@ def _check_partitions(context: JobContext, operation: Operation, partitions: Seq
         raise CutlineMoved("a partition was detached while it was being copied", table=str(context.table.name))
 
 
-def _move_line(context: JobContext, operation: Operation, partitions: Sequence[Sealed], commit: Commit | None) -> Operation:
+def _move_line(
+    context: JobContext, operation: Operation, partitions: Sequence[Sealed], commit: Commit | None, row: Mapping[str, Any]
+) -> Operation:
     execute = context.connection.execute
-    row = execute(SQL.query("read_cutline"), {"table_id": context.table_id}).fetchone()
-    assert row is not None
     before = Cutline(row["tier_key_hi"], row["lake_snapshot_id"], row["retention_line"], row["replicated_lsn"])
     snapshot = commit.sequence_number if commit else before.snapshot
     after = advance(before, tier_key_hi=operation.details["new_tier_key_hi"], snapshot=snapshot)

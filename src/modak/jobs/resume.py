@@ -35,15 +35,8 @@ def resume_all(context: JobContext) -> tuple[str, ...]:
 def find_commit(context: JobContext, op_id: str) -> Commit | None:
     """The commit of an operation among those the catalog has not published yet."""
     table = context.lake.load(context.table.lake_table_ref)
-    published = published_snapshot(context)
+    published = tables.published_snapshot(context.connection, context.table_id)
     return next((commit for commit in commits_after(table, published) if commit.op_id == op_id), None)
-
-
-def published_snapshot(context: JobContext) -> int | None:
-    """The Iceberg id of S."""
-    row = context.connection.execute(migrate.SQL.query("read_cutline"), {"table_id": context.table_id}).fetchone()
-    found = (row["lake_props"] or {}).get("snapshot_id") if row else None
-    return int(found) if found is not None else None
 
 
 def _adopt(context: JobContext, operation: Operation, commit: Commit | None) -> str:

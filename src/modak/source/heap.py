@@ -63,7 +63,7 @@ def chunks(connection: Connection, partitions: Sequence[Name], *, bytes_min: int
 def _pages(connection: Connection, partition: Name) -> int:
     row = connection.execute(
         sql.SQL("select pg_relation_size({}::regclass) / current_setting('block_size')::bigint as pages").format(
-            sql.Literal(str(sql.Identifier(partition.schema, partition.name).as_string()))
+            sql.Literal(identifier(partition).as_string())
         )
     ).fetchone()
     return int(row["pages"]) if row else 0

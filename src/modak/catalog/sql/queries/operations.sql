@@ -18,11 +18,8 @@ on conflict (op_id, task) do update set rows_done = excluded.rows_done, updated_
 -- name: sum_progress
 select coalesce(sum(rows_done), 0)::bigint as n from modak.op_progress where op_id = %(op_id)s;
 
--- name: clear_progress
-delete from modak.op_progress where op_id = %(op_id)s;
-
 -- name: lock_cutline
-select tier_key_hi, lake_snapshot_id, lake_props from modak.cutline where table_id = %(table_id)s for update;
+select tier_key_hi, lake_snapshot_id, replicated_lsn, retention_line, lake_props from modak.cutline where table_id = %(table_id)s for update;
 
 -- name: publish_cutline
 update modak.cutline
@@ -72,9 +69,6 @@ select count(*) as n from placed;
 -- name: tidy_moves
 -- A place that is the row's own says nothing.
 update modak.delta set old_tier_key = null where table_id = %(table_id)s and old_tier_key = tier_key;
-
--- name: count_captured
-select count(*) as n from modak.captured where table_id = %(table_id)s and partition_id = any(%(partition_ids)s);
 
 -- name: clear_captured
 delete from modak.captured where table_id = %(table_id)s and partition_id = any(%(partition_ids)s);

@@ -8,7 +8,3 @@ on conflict (table_id, job) do update
 
 -- name: clear_problem
 delete from modak.problems where table_id = %(table_id)s and job = %(job)s;
-
--- name: list_problems
-select job, code, message, hint, details, attempts, first_seen, last_seen
-  from modak.problems where table_id = %(table_id)s order by first_seen;
