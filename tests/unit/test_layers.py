@@ -25,8 +25,10 @@ ALLOWED: dict[str, set[str]] = {
     "lake": BASE | {"core"},
     "registration": BASE | {"core", "catalog", "source", "lake"},
     "jobs": BASE | {"core", "catalog", "source", "lake", "registration"},
+    # The gateway answers while Spark works elsewhere; it must never wait for a JVM.
+    "gateway": BASE | {"core", "catalog", "source", "lake"},
     "app": BASE | {"core", "catalog", "lake", "jobs", "embedded", "registration"},
-    "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "app", "demo", "embedded"},
+    "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded"},
     "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs"},
 }
 
