@@ -68,10 +68,16 @@ def test_defaults_identity_and_generated_columns_work_through_the_view(connectio
         assert str(made[5]) == "2026-01-01 10:00:00+00:00"
         with pytest.raises(psycopg.errors.GeneratedAlways):
             connection.execute(f"insert into {name} (id, event_time) values (1000, 7)")
-        connection.execute(f"insert into {name} (id, event_time, by_default) overriding system value values ({made[2] * 10}, 7, 9)")
+        # A rule cannot see this clause: through the view it is refused, never ignored.
+        override = f"insert into {name} (id, event_time, by_default) overriding system value values ({made[2] * 10}, 7, 9)"
+        if name == table.view:
+            with pytest.raises(psycopg.errors.GeneratedAlways):
+                connection.execute(override)
+        else:
+            connection.execute(override)
         with pytest.raises(psycopg.errors.GeneratedAlways):
             connection.execute(f"update {name} set doubled = 1")
-    assert value(connection, f"select count(distinct id) from {table.view}") == 5
+    assert value(connection, f"select count(distinct id) from {table.view}") == 4
 
 
 def test_owner_comments_and_constraints_are_carried_over(connection: Connection, lake: IcebergLake, roles: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -199,4 +200,5 @@ def test_one_routine_per_file_under_its_own_name_and_with_a_pinned_path(folder: 
         assert text.count("create or replace ") == 1, file_name
         assert f".{name}" in text, file_name
         if folder == "functions":
-            assert "set search_path = pg_catalog, pg_temp" in text, file_name
+            # A body in the SQL standard's form is parsed when the function is made; a path cannot change it.
+            assert "set search_path = pg_catalog, pg_temp" in text or re.search(r"^return ", text, re.MULTILINE), file_name

@@ -13,7 +13,7 @@ from modak.connection import Connection
 from modak.core.cutline import Cutline
 from modak.core.partition import Partition, PartitionState
 from modak.core.table import Name
-from modak.core.tier_key import TierKeyType
+from modak.core.tier_key import KEY_MIN, TierKeyType
 from modak.errors import NotRegistered
 
 
@@ -44,6 +44,8 @@ class Registered:
     enabled: bool = True
     maintenance_policy: Mapping[str, Any] | None = None
     original: Mapping[str, Any] = field(default_factory=dict)
+    cold_build: int = 0
+    cold_bound: int = KEY_MIN
 
     @property
     def name(self) -> Name:
@@ -134,6 +136,10 @@ def update_policy(connection: Connection, table: Registered, **changes: Any) -> 
     changed = replace(table, **changes)
     connection.execute(SQL.query("update_policy"), _parameters(changed))
     return changed
+
+
+def save_cold_side(connection: Connection, table_id: int, *, build: int, bound: int) -> None:
+    connection.execute(SQL.query("save_cold_side"), {"table_id": table_id, "cold_build": build, "cold_bound": bound})
 
 
 def cutline(connection: Connection, table_id: int) -> Cutline:

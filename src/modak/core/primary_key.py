@@ -49,7 +49,11 @@ def sql_expression(columns: Sequence[str], prefix: str = "") -> str:
         raise TypeError("a primary key expression needs a sequence of at least one column")
     # concat() takes the type's output function, as COPY and logical decoding do; a cast to text differs from it for some types
     # (true and t), and a user may have defined one that says anything.
-    texts = [f"pg_catalog.concat({prefix}{column})" for column in columns]
+    return join_texts([f"pg_catalog.concat({prefix}{column})" for column in columns])
+
+
+def join_texts(texts: Sequence[str]) -> str:
+    """SQL that encodes a key whose parts are texts already."""
     if len(texts) == 1:
         return texts[0]
     return f"({f' || {_SQL_SEPARATOR} || '.join(map(_sql_escape, texts))})"

@@ -36,6 +36,7 @@ class Column:
     generated: str = ""  # 's' stored, 'v' virtual
     comment: str | None = None
     number: int = 0  # pg_attribute.attnum: stays when the column is renamed
+    collation: tuple[str, str] | None = None  # schema and name, where it is not the type's own
 
 
 @dataclass(frozen=True)

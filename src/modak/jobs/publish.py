@@ -22,6 +22,7 @@ from modak.core.partition import PartitionState
 from modak.core.table import Name
 from modak.errors import CutlineMoved
 from modak.failpoints import failpoint
+from modak.jobs.cold_side import reach
 from modak.jobs.context import JobContext
 from modak.lake.commits import Commit
 from modak.source.locks import bounded, retried
@@ -53,6 +54,8 @@ class Sealed:
 def publish_tiering(context: JobContext, operation: Operation, partitions: Sequence[Sealed], commit: Commit | None) -> Operation:
     """Move T and S together, hand what the copy missed to the delta, and call the partitions tiered."""
     names = [partition.name for partition in partitions]
+    # The cold side reaches the new line first: it may lie above T, T never above it.
+    reach(context, operation.details["new_tier_key_hi"])
 
     def step() -> Operation:
         with bounded(context.connection):

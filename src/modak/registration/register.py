@@ -246,11 +246,11 @@ def _change_relations(connection: Connection, plan: Plan, profile: str) -> Regis
     definitions = surface.definitions(connection, moved)
     if options.surface == "view":
         surface.rename(connection, "table", relation.name, plan.heap.name)
-    surface.create_view(connection, relation, plan.heap, plan.view)
-    surface.redefine(connection, definitions)
-    spills = [(plan.heap if parent == relation.name else parent, name) for parent, name in spill.spill_names(connection, relation)]
     columns = lake_table_of(plan, "").columns
     shape = Shape(relation.oid, relation.name, options.tier_key, plan.key_type, plan.decision.primary_key, columns)
+    surface.create_view(connection, surface.Plan(relation, shape, plan.heap, plan.view, options.text_columns))
+    surface.redefine(connection, definitions)
+    spills = [(plan.heap if parent == relation.name else parent, name) for parent, name in spill.spill_names(connection, relation)]
     spill.create(connection, relation, spills, shape)
     original = {"set_not_null": nullable, "spills": [[name.schema, name.name] for _, name in spills]}
     return _registered(plan, profile, original)
@@ -280,6 +280,8 @@ def _registered(plan: Plan, profile: str, original: dict[str, object]) -> Regist
         keep_heap=options.keep_heap,
         premake=options.premake,
         original=original,
+        cold_build=surface.FIRST_BUILD,
+        cold_bound=bounds.lowest(relation, plan.key_type),
     )
 
 

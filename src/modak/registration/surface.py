@@ -6,46 +6,66 @@ The heap keeps its OID, rows, indexes, constraints and triggers; a view takes it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from psycopg import sql
 
 from modak.connection import Connection
+from modak.core.lake_table import Shape
 from modak.core.table import Dependent, Name, Relation
+from modak.source import cold, view, writes
 from modak.source.relation import SQL
 from modak.source.spill import identifier
+
+FIRST_BUILD = 1
 
 _PRIVILEGES = {"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER", "MAINTAIN"}
 
 
-def create_view(connection: Connection, relation: Relation, heap: Name, view: Name) -> None:
-    """The view over the heap. Nothing is cold yet, so it is the plain one, which Postgres itself can write through."""
-    columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.columns)
-    connection.execute(sql.SQL("create view {} as select {} from {}").format(identifier(view), columns, identifier(heap)))
-    copy_defaults(connection, relation, view)
-    copy_comments(connection, relation, view)
+@dataclass(frozen=True)
+class Plan:
+    """What the two-tier view of a table is made of."""
+
+    relation: Relation
+    shape: Shape
+    heap: Name
+    view: Name
+    text_columns: tuple[str, ...]
+
+
+def create_view(connection: Connection, plan: Plan) -> None:
+    """The two-tier view and everything behind it. Nothing is cold yet, so its cold side has no foreign table."""
+    relation, name = plan.relation, plan.view
+    view.create_delta(connection, relation.oid)
+    build(connection, plan, FIRST_BUILD)
     # The owner first: a grant to the role that registers would otherwise count as its owner's and go with the ownership.
-    connection.execute(sql.SQL("alter view {} owner to {}").format(identifier(view), sql.Identifier(relation.owner)))
-    copy_grants(connection, relation.oid, view)
+    connection.execute(sql.SQL("alter view {} owner to {}").format(identifier(name), sql.Identifier(relation.owner)))
+    copy_grants(connection, relation.oid, name)
 
 
-def copy_defaults(connection: Connection, relation: Relation, view: Name) -> None:
-    for column in relation.columns:
-        # Identity stays with the heap, which fills it in; a default on the view would hide it.
-        if column.default is not None and not column.identity:
-            connection.execute(
-                sql.SQL("alter view {} alter column {} set default {}").format(
-                    identifier(view), sql.Identifier(column.name), sql.SQL(column.default)
-                )
-            )
+def build(connection: Connection, plan: Plan, number: int) -> None:
+    """A new build of the cold side, the view over it and the ways to write through it, for the columns the heap has now."""
+    cold.create(connection, plan.relation, plan.shape.tier_key, plan.text_columns, number)
+    view.define(connection, plan.relation, plan.shape, plan.heap, plan.view, plan.text_columns, number)
+    writes.define(connection, plan.relation, plan.shape, plan.heap, plan.view)
+    writes.set_defaults(connection, plan.relation, plan.view)
+    copy_comments(connection, plan.relation, plan.view)
 
 
-def copy_comments(connection: Connection, relation: Relation, view: Name) -> None:
+def remove(connection: Connection, table_id: int, number: int) -> None:
+    """What stood behind a view that is gone."""
+    writes.remove(connection, table_id)
+    cold.drop(connection, table_id, number)
+    view.drop_delta(connection, table_id)
+
+
+def copy_comments(connection: Connection, relation: Relation, target: Name) -> None:
     if relation.comment is not None:
-        connection.execute(sql.SQL("comment on view {} is {}").format(identifier(view), sql.Literal(relation.comment)))
+        connection.execute(sql.SQL("comment on view {} is {}").format(identifier(target), sql.Literal(relation.comment)))
     for column in relation.columns:
         if column.comment is not None:
-            where = sql.Identifier(view.schema, view.name, column.name)
+            where = sql.Identifier(target.schema, target.name, column.name)
             connection.execute(sql.SQL("comment on column {} is {}").format(where, sql.Literal(column.comment)))
 
 

@@ -46,6 +46,7 @@ def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_la
                 connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(heap)))
             _refuse_if_busy(connection, table, drop_lake)
             kept = _restore(connection, table, heap) if heap is not None else spill.remove(connection, table.table_id, ())
+            surface.remove(connection, table.table_id, table.cold_build)
             tables.delete(connection, table.table_id)
             failpoint("unregister.before_commit")
     except psycopg.errors.LockNotAvailable as cause:

@@ -87,6 +87,7 @@ def _columns(connection: Connection, oid: int) -> tuple[Column, ...]:
             generated=row["generated"],
             comment=row["comment"],
             number=row["number"],
+            collation=tuple(row["collation"]) if row["collation"] else None,
         )
         for row in rows
     )

@@ -2,10 +2,11 @@
 insert into modak.tables
        (table_id, schema_name, table_name, primary_key_cols, tier_key_col, tier_key_type, partition_scheme, lake_table_ref,
         storage_profile, mode, surface, heap_name, view_name, text_cols, tier_lag, reclaim_lag, lake_retention_lag,
-        heap_retention_lag, keep_heap, premake, original)
+        heap_retention_lag, keep_heap, premake, original, cold_build, cold_bound)
 values (%(table_id)s, %(schema_name)s, %(table_name)s, %(primary_key_cols)s, %(tier_key_col)s, %(tier_key_type)s, %(partition_scheme)s,
         %(lake_table_ref)s, %(storage_profile)s, %(mode)s, %(surface)s, %(heap_name)s, %(view_name)s, %(text_cols)s, %(tier_lag)s,
-        %(reclaim_lag)s, %(lake_retention_lag)s, %(heap_retention_lag)s, %(keep_heap)s, %(premake)s, %(original)s);
+        %(reclaim_lag)s, %(lake_retention_lag)s, %(heap_retention_lag)s, %(keep_heap)s, %(premake)s, %(original)s,
+        %(cold_build)s, %(cold_bound)s);
 
 -- name: insert_cutline
 insert into modak.cutline (table_id, tier_key_hi, lake_props) values (%(table_id)s, %(tier_key_hi)s, %(lake_props)s);
@@ -34,6 +35,9 @@ update modak.tables
        heap_retention_lag = %(heap_retention_lag)s, premake = %(premake)s, enabled = %(enabled)s,
        maintenance_policy = %(maintenance_policy)s, keep_heap = %(keep_heap)s
  where table_id = %(table_id)s;
+
+-- name: save_cold_side
+update modak.tables set cold_build = %(cold_build)s, cold_bound = %(cold_bound)s where table_id = %(table_id)s;
 
 -- name: read_cutline
 select tier_key_hi, lake_snapshot_id, replicated_lsn, retention_line, lake_props from modak.cutline where table_id = %(table_id)s;

@@ -40,7 +40,11 @@ select a.attnum::integer as number,
        a.attidentity::text as identity,
        a.attgenerated::text as generated,
        pg_get_expr(d.adbin, d.adrelid) as default_expression,
-       col_description(a.attrelid, a.attnum) as comment
+       col_description(a.attrelid, a.attnum) as comment,
+       (select array[n.nspname::text, k.collname::text]
+          from pg_collation k join pg_namespace n on n.oid = k.collnamespace
+         where k.oid = a.attcollation and a.attcollation <> (select t.typcollation from pg_type t where t.oid = a.atttypid)
+       ) as collation
   from pg_attribute a
   left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
  where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped
@@ -200,3 +204,14 @@ select format('create or replace view %%I.%%I%%s as %%s', n.nspname, c.relname,
 
 -- name: define_function
 select pg_get_functiondef(%(oid)s::oid) as definition;
+
+-- name: count_cold_parts
+select count(*) as n
+  from pg_inherits i join pg_class c on c.oid = i.inhparent join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %(schema)s and c.relname = %(name)s;
+
+-- name: list_identity_sequences
+select a.attname::text as column_name, d.objid::bigint as sequence_id
+  from pg_depend d join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+ where d.refobjid = %(oid)s::oid and d.deptype = 'i' and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
+   and a.attidentity <> '';

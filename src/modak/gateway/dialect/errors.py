@@ -1,0 +1,49 @@
+"""Why a statement is not run in DuckDB, and what DuckDB's own run-time errors mean to a Postgres client."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+class Untranslatable(Exception):
+    """DuckDB is not known to answer this exactly as Postgres does; whoever asked runs it in Postgres."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class RuntimeProblem:
+    """A failed DuckDB query in Postgres's words.
+
+    ``sqlstate`` is None where DuckDB met a limit of its own (38 decimal digits, the year 294247): Postgres has an answer, so the
+    statement is run there instead.
+    """
+
+    sqlstate: str | None
+    message: str
+
+
+_RAISED = re.compile(r"(?P<sqlstate>[0-9A-Z]{5}): (?P<message>[^\n]*)")
+_INTEGER = {"INT16": "smallint", "INT32": "integer", "INT64": "bigint"}
+_OVERFLOW = re.compile(
+    r"Overflow in \w+(?: \w+)* of (INT16|INT32|INT64)\b|Overflow in negation of (?:integer|numeric value)|Overflow on abs"
+)
+_NARROWING = re.compile(r"(?:Type|type) \w+ with value \S+ can't be cast .*destination type (INT16|INT32|INT64)", re.DOTALL)
+
+
+def runtime_problem(message: str) -> RuntimeProblem:
+    """What DuckDB's message of a failed translated query means. Anything unknown is a limit of DuckDB's, never an answer."""
+    text = message.split("Error: ", 1)[-1]
+    raised = _RAISED.match(text)
+    if raised:
+        return RuntimeProblem(raised["sqlstate"], raised["message"])
+    overflow = _OVERFLOW.search(text) or _NARROWING.search(text)
+    if overflow:
+        name = _INTEGER.get(overflow[1] or "", "value") if overflow.groups() else "value"
+        return RuntimeProblem("22003", f"{name} out of range")
+    if "More than one row returned by a subquery" in text:
+        return RuntimeProblem("21000", "more than one row returned by a subquery used as an expression")
+    return RuntimeProblem(None, text)

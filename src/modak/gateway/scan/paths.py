@@ -1,0 +1,40 @@
+"""Names of files: as Iceberg writes them, as DuckDB opens them, and as text inside SQL. Pure."""
+
+from __future__ import annotations
+
+from modak.errors import LakeError
+
+_S3 = ("s3a://", "s3n://", "s3://")
+
+
+def readable(location: str) -> str:
+    """A location as DuckDB opens it: Spark writes file:/x where PyIceberg writes file:///x, and both mean /x."""
+    if location.startswith("file:"):
+        return "/" + location.removeprefix("file:").lstrip("/")
+    for scheme in _S3:
+        if location.startswith(scheme):
+            return "s3://" + location.removeprefix(scheme)
+    if "://" in location:
+        raise LakeError("the gateway cannot read from this kind of storage", hint="use file: or s3: warehouses", location=location)
+    return location
+
+
+def without_globs(path: str) -> str:
+    """The path as a pattern that matches nothing but itself; DuckDB takes every path for a pattern."""
+    return "/".join(_literal_part(part) for part in path.split("/"))
+
+
+def _literal_part(part: str) -> str:
+    # A part without a wildcard is taken as it stands, backslashes included; in one with a wildcard a backslash is an escape.
+    if not any(wildcard in part for wildcard in "*?["):
+        return part
+    return "".join({"*": "[*]", "?": "[?]", "[": "[[]", "\\": "\\\\"}.get(letter, letter) for letter in part)
+
+
+def text_literal(text: str) -> str:
+    """A string constant of DuckDB, which knows no escapes besides the doubled quote."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

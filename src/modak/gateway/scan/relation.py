@@ -1,0 +1,89 @@
+"""The live rows of some files as an expression for FROM, with the columns as they are named and typed now. Pure.
+
+Files are read by field id: a file keeps the names and types its columns had when it was written, and Parquet names are made harmless by
+every writer. Inside, columns are called by their ids, so that no name of a user's meets one of DuckDB's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modak.errors import Refused
+from modak.gateway.scan.deletes import Bitmaps
+from modak.gateway.scan.paths import identifier, text_literal, without_globs
+from modak.gateway.scan.snapshot import DataFile, Field, Snapshot
+
+_TYPES = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "string": "VARCHAR",
+    "uuid": "UUID",
+    "binary": "BLOB",
+}
+_LOST = "deletes of this snapshot are gone from the engine: the query outlived it or began before it was prepared"
+
+
+def relation_sql(snapshot: Snapshot, files: Sequence[DataFile], columns: Sequence[str], bitmaps: Bitmaps | None = None) -> str:
+    """Exactly the live rows of ``files``. ``bitmaps`` is what ``Deletes.prepare`` gave for them; files with deletes need it."""
+    fields = [snapshot.field(name) for name in columns] or list(snapshot.fields[:1])
+    clean = [file for file in files if not file.deletes]
+    touched = [file for file in files if file.deletes]
+    arms = [_clean_sql(clean, fields)] if clean else []
+    if touched:
+        if bitmaps is None:
+            raise ValueError("files with deletes are read with their bitmaps: call Deletes.prepare first")
+        arms.append(_touched_sql(touched, fields, bitmaps))
+    return "(" + " UNION ALL ".join(arms or [_empty_sql(fields)]) + ")"
+
+
+def duckdb_type(field: Field) -> str:
+    if field.type.startswith("decimal("):
+        return field.type.upper()
+    if field.type.startswith("fixed["):
+        return "BLOB"
+    if field.type not in _TYPES:
+        raise Refused(f"column {field.name} has the lake type {field.type}, which the gateway does not read", hint="leave it out")
+    return _TYPES[field.type]
+
+
+def _clean_sql(files: Sequence[DataFile], fields: Sequence[Field]) -> str:
+    return f"SELECT {_outputs(fields)} FROM {_read_sql(files, fields)}"  # noqa: S608
+
+
+def _touched_sql(files: Sequence[DataFile], fields: Sequence[Field], bitmaps: Bitmaps) -> str:
+    """A row's bit is found by the file's place in the list; a bitmap that is not there is an error, never an empty one."""
+    places = ", ".join(f"({place}, {bitmaps.numbers[file.path]})" for place, file in enumerate(files))
+    return (
+        f"SELECT {_outputs(fields)} FROM {_read_sql(files, fields)} AS rows "  # noqa: S608
+        f"LEFT JOIN (SELECT place, bits FROM (VALUES {places}) AS places(place, number) "
+        f"LEFT JOIN {bitmaps.table} USING (number)) AS deletes "
+        "ON deletes.place = rows.file_index "
+        f"WHERE get_bit(coalesce(deletes.bits, error({text_literal(_LOST)})), rows.file_row_number::INTEGER) = 0"
+    )
+
+
+def _empty_sql(fields: Sequence[Field]) -> str:
+    nothing = ", ".join(f"NULL::{duckdb_type(field)} AS {identifier(field.name)}" for field in fields)
+    return f"SELECT {nothing} WHERE false"
+
+
+def _outputs(fields: Sequence[Field]) -> str:
+    return ", ".join(f"f{field.id} AS {identifier(field.name)}" for field in fields)
+
+
+def _read_sql(files: Sequence[DataFile], fields: Sequence[Field]) -> str:
+    paths = ", ".join(text_literal(without_globs(file.path)) for file in files)
+    schema = ", ".join(
+        f"{field.id}: {{name: 'f{field.id}', type: {text_literal(duckdb_type(field))}, default_value: NULL}}" for field in fields
+    )
+    rows = sum(file.live_rows for file in files)
+    # Parquet's statistics leave NaN out, and without can_have_nan DuckDB would skip row groups in which x > 5 holds for NaN.
+    options = f"hive_partitioning => false, can_have_nan => true, explicit_cardinality => {rows}"
+    return f"read_parquet([{paths}], schema => MAP {{{schema}}}, {options})"

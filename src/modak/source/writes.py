@@ -1,0 +1,151 @@
+"""Writing through the view: the rule for INSERT, the triggers for the rest, and defaults that stand for the heap's own.
+
+The functions belong to the table's owner and do what he may do, as a plain view would; a trigger that somebody puts on the heap never
+runs with more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from psycopg import sql
+
+from modak.connection import Connection
+from modak.core.lake_table import Shape
+from modak.core.table import Column, Name, Relation
+from modak.source.expressions import canonical_key, encoded_key, raw, reference, row_image
+from modak.source.relation import SQL
+from modak.source.spill import identifier
+from modak.source.view import corrected_columns, delta_name
+
+TRIGGER = "modak_write"
+
+
+def function_names(table_id: int) -> tuple[str, str]:
+    return f"write_{table_id}", f"unseat_{table_id}"
+
+
+def define(connection: Connection, relation: Relation, shape: Shape, heap: Name, view: Name) -> None:
+    """(Re)create functions, rule and trigger for the columns the heap has now."""
+    write, unseat = function_names(shape.table_id)
+    keys = [column for column in shape.columns if column.name in shape.primary_key]
+    stored = [column for column in relation.columns if not column.generated]
+    always = [column for column in relation.columns if column.identity == "a"]
+    shared: dict[str, sql.Composable] = {
+        "heap": identifier(heap),
+        "view": identifier(view),
+        "table_id": sql.Literal(shape.table_id),
+        "table_text": sql.Literal(str(shape.registered)),
+        "columns": _references(relation.columns),
+        "heap_columns": _references(relation.columns, identifier(heap).as_string()),
+        "stored_columns": _references(stored),
+        "overriding": raw("overriding system value" if always else ""),
+        "old_columns": _references(relation.columns, "old"),
+    }
+    sequences = _identity_sequences(connection, relation)
+    settable = [column for column in stored if column not in always]
+    connection.execute(
+        SQL.template(
+            "unseat",
+            **shared,
+            function=sql.Identifier(unseat),
+            delta=identifier(delta_name(shape.table_id)),
+            tier_key=sql.Identifier(shape.tier_key),
+            tier_key_text=sql.Literal(shape.tier_key),
+            pk_seen=raw(encoded_key(shape.primary_key, "seen")),
+            canonical_seen=raw(canonical_key(shape.key_type, reference(shape.tier_key, "seen"))),
+            key_image_seen=raw(row_image(keys, "seen")),
+            seen_columns=_references(relation.columns, "seen"),
+            corrected=corrected_columns(relation),
+        )
+    )
+    connection.execute(
+        SQL.template(
+            "write",
+            **shared | {"heap_columns": _references(relation.columns, "h")},
+            function=sql.Identifier(write),
+            unseat=sql.Identifier(unseat),
+            is_old=raw(" and ".join(_equal(name) for name in dict.fromkeys((*shape.primary_key, shape.tier_key)))),
+            new_values=_references(stored, "new"),
+            copied_values=raw(", ".join(_copied(column, sequences) for column in stored)),
+            standing_columns=_references(relation.columns, "standing"),
+            assignments=raw(", ".join(f"{reference(column.name)} = {reference(column.name, 'new')}" for column in settable)),
+            check_generated=raw(
+                "\n        ".join(map(_unchanged, [column for column in relation.columns if column.identity == "a" or column.generated]))
+            ),
+        )
+    )
+    values = raw(", ".join(_inserted(settable, always)))
+    connection.execute(SQL.template("insert_rule", **shared, insert_columns=_references(settable), insert_values=values))
+    _set_trigger(connection, view, write)
+    for function, arguments in ((write, ""), (unseat, identifier(heap).as_string())):
+        connection.execute(
+            sql.SQL("alter function modak.{}({}) owner to {}").format(
+                sql.Identifier(function), raw(arguments), sql.Identifier(relation.owner)
+            )
+        )
+
+
+def _set_trigger(connection: Connection, view: Name, function: str) -> None:
+    connection.execute(
+        sql.SQL("create or replace trigger {} instead of insert or update or delete on {} for each row execute function modak.{}()").format(
+            sql.Identifier(TRIGGER), identifier(view), sql.Identifier(function)
+        )
+    )
+
+
+def _give(connection: Connection, function: str, owner: str) -> None:
+    """To the table's owner. Only a superuser can; anybody else who registers has the owner's rights already."""
+    row = connection.execute("select rolsuper, rolname = %s as is_owner from pg_roles where rolname = current_user", [owner]).fetchone()
+    if row and row["rolsuper"] and not row["is_owner"]:
+        connection.execute(sql.SQL("alter function modak.{} owner to {}").format(sql.Identifier(function), sql.Identifier(owner)))
+
+
+def _references(columns: Iterable[Column], row: str | None = None) -> sql.SQL:
+    return raw(", ".join(reference(column.name, row) for column in columns))
+
+
+def _equal(column: str) -> str:
+    return f"{reference(column, 'h')} OPERATOR(pg_catalog.=) {reference(column, 'old')}"
+
+
+def _unchanged(column: Column) -> str:
+    """What is generated always cannot be set, in the heap's own words."""
+    same = f"pg_catalog.record_image_eq(row({reference(column.name, 'new')}), row({reference(column.name, 'old')}))"
+    name = sql.Literal(column.name).as_string()
+    return f"if not {same} then raise exception 'column \"%\" can only be updated to DEFAULT', {name} using errcode = '428C9'; end if;"
+
+
+def _inserted(columns: Sequence[Column], always: Sequence[Column]) -> list[str]:
+    """Values of the rule. A column that is generated always takes none; the first value carries the test of that."""
+    values = [reference(column.name, "new") for column in columns]
+    for column in always:
+        given = f"modak.not_given({reference(column.name, 'new')}::bigint, {sql.Literal(column.name).as_string()})"
+        values[0] = f"case when {given} then {values[0]} end"
+    return values
+
+
+def _copied(column: Column, sequences: Mapping[str, int]) -> str:
+    """COPY keeps a value it is given, even for a column that is generated always, and generates where there is none."""
+    new = reference(column.name, "new")
+    return f"coalesce({new}, modak.next_identity({int(sequences[column.name])}::oid))" if column.identity == "a" else new
+
+
+def _identity_sequences(connection: Connection, relation: Relation) -> dict[str, int]:
+    rows = connection.execute(SQL.query("list_identity_sequences"), {"oid": relation.oid}).fetchall()
+    return {row["column_name"]: row["sequence_id"] for row in rows}
+
+
+def set_defaults(connection: Connection, relation: Relation, view: Name) -> None:
+    """Defaults of the heap on the view; that of an identity by default is the next value of its sequence."""
+    sequences = _identity_sequences(connection, relation)
+    for column in relation.columns:
+        default = f"modak.next_identity({int(sequences[column.name])}::oid)" if column.identity == "d" else column.default
+        action = sql.SQL("set default {}").format(raw(default)) if default is not None else sql.SQL("drop default")
+        connection.execute(sql.SQL("alter view {} alter column {} {}").format(identifier(view), sql.Identifier(column.name), action))
+
+
+def remove(connection: Connection, table_id: int) -> None:
+    """Forget the functions; the view and its trigger are gone by now."""
+    for function in function_names(table_id):
+        connection.execute(sql.SQL("drop function if exists modak.{} cascade").format(sql.Identifier(function)))
