@@ -18,6 +18,7 @@ from modak.core.profile import Profile
 from modak.embedded.postgres import Cluster
 from modak.lake.iceberg import IcebergLake
 from modak.settings import Settings, load
+from tests.gateways import RunningGateway
 
 # The machine's own settings must not decide a test; where fetched jars are kept may.
 for _name in [name for name in os.environ if name.startswith("MODAK_") and name != "MODAK_CACHE"]:
@@ -99,3 +100,12 @@ def app(settings: Settings) -> App:
 @pytest.fixture
 def lake(app: App) -> IcebergLake:
     return app.lake(Profile("default"))
+
+
+@pytest.fixture
+def gateway(app: App) -> Iterator[RunningGateway]:
+    """A gateway of the test's database on a free port, started when first asked to be."""
+    running = RunningGateway(app)
+    running.start()
+    yield running
+    running.stop()

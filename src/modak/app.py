@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from modak.core.profile import Profile
     from modak.core.table import Name
     from modak.embedded.postgres import Cluster
+    from modak.gateway.service import Gateway
     from modak.jobs.context import JobContext
     from modak.jobs.spark import Machine
     from modak.lake.iceberg import IcebergLake
@@ -116,6 +117,31 @@ class App:
                     cores=os.cpu_count() or 1,
                     progress=self.progress,
                 )
+
+    def gateway(self) -> Gateway:
+        """The gateway of this database, not started yet."""
+        from modak.catalog import profiles
+        from modak.gateway.server import Limits
+        from modak.gateway.service import Gateway, Options
+
+        def storage(profile: str) -> Storage:
+            with self.connection() as connection:
+                return self.storage(profiles.get(connection, profile))
+
+        settings = self.settings
+        host, port = settings.gateway
+        options = Options(
+            host=host,
+            port=port,
+            temp_directory=settings.data.absolute() / "scratch" / "gateway",
+            address_for_postgres=settings.gateway_dsn_host,
+            memory_limit=settings.gateway_memory,
+            threads=settings.gateway_threads or os.cpu_count() or 1,
+            limits=Limits(connections=settings.gateway_connections),
+            certificate=settings.gateway_cert,
+            key=settings.gateway_key,
+        )
+        return Gateway(self.dsn, storage, options)
 
     def machine(self) -> Machine:
         """Java and Spark's jars, found on the machine or fetched once."""

@@ -43,11 +43,10 @@ def _options(dsn: str) -> str:
     return f"{given} {pins}".strip()
 
 
-@contextlib.contextmanager
-def connect(dsn: str, *, application: str = "modak", autocommit: bool = False, **options: Any) -> Iterator[Connection]:
-    """A connection that ends with the block: committed if the block ends well, rolled back otherwise."""
+def open_connection(dsn: str, *, application: str = "modak", autocommit: bool = False, **options: Any) -> Connection:
+    """A connection for whoever keeps it and closes it himself."""
     try:
-        connection = psycopg.connect(
+        return psycopg.connect(
             dsn, row_factory=dict_row, autocommit=autocommit, application_name=application, options=_options(dsn), **options
         )
     except psycopg.ProgrammingError as cause:
@@ -56,5 +55,10 @@ def connect(dsn: str, *, application: str = "modak", autocommit: bool = False, *
         raise ConnectionFailed(
             f"cannot connect to Postgres: {str(cause).strip()}", hint="check --dsn or MODAK_DSN", dsn=masked(dsn)
         ) from cause
-    with connection:
+
+
+@contextlib.contextmanager
+def connect(dsn: str, *, application: str = "modak", autocommit: bool = False, **options: Any) -> Iterator[Connection]:
+    """A connection that ends with the block: committed if the block ends well, rolled back otherwise."""
+    with open_connection(dsn, application=application, autocommit=autocommit, **options) as connection:
         yield connection

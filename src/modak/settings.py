@@ -41,6 +41,11 @@ SETTINGS = (
     Setting("http", "127.0.0.1:9090", "where the worker serves console, API, metrics and Stream Load"),
     Setting("gateway", "127.0.0.1:5439", "where the gateway listens"),
     Setting("gateway_dsn_host", None, "how Postgres reaches the gateway, if not by the address it listens on"),
+    Setting("gateway_memory", "2GB", "memory the gateway's engine may use; more spills to disk"),
+    Setting("gateway_threads", None, "threads of the gateway's engine; without it one per core"),
+    Setting("gateway_connections", "200", "connections the gateway takes"),
+    Setting("gateway_cert", None, "certificate (PEM) with which the gateway speaks TLS; without it TLS is not offered"),
+    Setting("gateway_key", None, "private key of that certificate"),
     Setting("load_token", None, "token of the Stream Load endpoint; without it the endpoint does not exist", True),
     Setting("console_password", None, "password of the console and the API", True),
     Setting("cycle_seconds", "10", "seconds between two cycles of the worker"),
@@ -64,6 +69,11 @@ class Settings:
     http: tuple[str, int] = ("127.0.0.1", 9090)
     gateway: tuple[str, int] = ("127.0.0.1", 5439)
     gateway_dsn_host: str | None = None
+    gateway_memory: str = "2GB"
+    gateway_threads: int | None = None
+    gateway_connections: int = 200
+    gateway_cert: Path | None = None
+    gateway_key: Path | None = None
     load_token: str | None = field(default=None, repr=False)
     console_password: str | None = field(default=None, repr=False)
     cycle_seconds: float = 10.0
@@ -92,6 +102,11 @@ def load(environ: Mapping[str, str], **overrides: str | None) -> Settings:
         http=_address("http", given["http"]),
         gateway=_address("gateway", given["gateway"]),
         gateway_dsn_host=given["gateway_dsn_host"],
+        gateway_memory=_memory("gateway_memory", given["gateway_memory"] or "2GB"),
+        gateway_threads=_count("gateway_threads", given["gateway_threads"], 1024) if given["gateway_threads"] else None,
+        gateway_connections=_count("gateway_connections", given["gateway_connections"], 10_000),
+        gateway_cert=Path(given["gateway_cert"]) if given["gateway_cert"] else None,
+        gateway_key=Path(given["gateway_key"]) if given["gateway_key"] else None,
         load_token=given["load_token"],
         console_password=given["console_password"],
         cycle_seconds=_seconds("cycle_seconds", given["cycle_seconds"]),
@@ -134,6 +149,18 @@ def _seconds(name: str, text: str | None) -> float:
     if not 0 < seconds < 86_400:
         raise UsageError(f"setting {name} must be above 0 and below a day", found=text)
     return seconds
+
+
+def _memory(name: str, text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)? ?([KMGT]i?B|%)", text):
+        raise UsageError(f"setting {name} is not an amount of memory: {text!r}", hint="write it as 500MB, 4GB or 1.5GiB")
+    return text
+
+
+def _count(name: str, text: str | None, most: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text or "") or not 1 <= int(text or "") <= most:
+        raise UsageError(f"setting {name} is not a number from 1 to {most}: {text!r}")
+    return int(text or "")
 
 
 def _catalog(text: str) -> str:

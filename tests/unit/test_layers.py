@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "jobs": BASE | {"core", "catalog", "source", "lake", "registration"},
     # The gateway answers while Spark works elsewhere; it must never wait for a JVM.
     "gateway": BASE | {"core", "catalog", "source", "lake"},
-    "app": BASE | {"core", "catalog", "lake", "jobs", "embedded", "registration"},
+    "app": BASE | {"core", "catalog", "lake", "jobs", "gateway", "embedded", "registration"},
     "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded"},
     "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs"},
 }

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,14 +19,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from modak.catalog import migrate, operations
-from modak.connection import PINNED_SETTINGS, connect
+from modak.connection import PINNED_SETTINGS, Connection, connect
 from modak.core.lake_table import LakeColumn
 from modak.core.table import Name
 from modak.errors import ValueRefused
 from modak.failpoints import failpoint
 from modak.jobs.context import JobContext
+from modak.jobs.pace import Pace, pass_gate
 from modak.jobs.spark import spark_failures
-from modak.lake.data_files import Target, Writer
+from modak.lake.data_files import ROW_GROUP_ROWS, Target, Writer
 from modak.lake.storage import pyiceberg_properties
 from modak.source import heap
 from modak.source.heap import Chunk, Snapshot
@@ -36,9 +39,11 @@ CHUNK_BYTES_MIN = 32 * 1024 * 1024
 CHUNK_BYTES_MAX = 512 * 1024 * 1024
 # More than one, so that no core waits long for another's last chunk.
 CHUNKS_PER_CORE = 4
-BUFFER_ROWS_MAX = 400_000
-NICENESS = 10
+# What the copy hands over at a time: a task stops between two of them, and small ones stay in the processor's caches.
+BATCH_BYTES = 4 * 1024 * 1024
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
+REPORT_SECONDS = 1.0
+NICENESS = 10
 _RESULT = "task int, rows bigint, files binary, bad_column string, partition string"
 
 
@@ -61,18 +66,46 @@ class FlushTask:
     def run(self, number: int) -> dict[str, Any]:
         # The application's sessions may share this machine: they go first.
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+        _forget_zip_importers()
         partition, query = self.chunks[number]
         writer = Writer(self.target, f"{self.op_id}-{number}")
-        rows = 0
-        with connect(self.dsn, application="modak-flush", autocommit=True) as reporter, _copy(self.dsn, self.snapshot, query) as batches:
-            for buffer in _buffers(batches):
+        rows, reported = 0, time.monotonic()
+        with _session(self.dsn) as session, _copy(self.dsn, self.snapshot, query) as batches:
+            for buffer in _buffers(self._paced(session, batches)):
                 bad = _bad_column(buffer)
                 if bad is not None:
                     return {"task": number, "rows": rows, "files": b"", "bad_column": bad, "partition": partition}
                 writer.write(buffer)
                 rows += buffer.num_rows
-                reporter.execute(migrate.SQL.query("report_progress"), {"op_id": self.op_id, "task": number, "rows_done": rows})
-        return {"task": number, "rows": rows, "files": pickle.dumps(writer.close()), "bad_column": None, "partition": partition}
+                if time.monotonic() - reported >= REPORT_SECONDS:
+                    self._report(session, number, rows)
+                    reported = time.monotonic()
+            files = writer.close()
+            self._report(session, number, rows)
+        return {"task": number, "rows": rows, "files": pickle.dumps(files), "bad_column": None, "partition": partition}
+
+    def _paced(self, session: Connection, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            pass_gate(session, self.op_id)
+
+    def _report(self, session: Connection, number: int, rows: int) -> None:
+        session.execute(migrate.SQL.query("report_progress"), {"op_id": self.op_id, "task": number, "rows_done": rows})
+
+
+def _forget_zip_importers() -> None:
+    """Spark clears import caches before each task; for the zip it lives in, that is 0.2 s of reading directories. Made anew on need."""
+    for path in [path for path in sys.path_importer_cache if ".zip" in path]:
+        del sys.path_importer_cache[path]
+
+
+@contextlib.contextmanager
+def _session(dsn: str) -> Iterator[Connection]:
+    """For progress and the gate: a lost report does no harm, and a role's own timeouts are not meant for a wait at the gate."""
+    with connect(dsn, application="modak-flush", autocommit=True) as session:
+        for name, value in {"synchronous_commit": "off", "statement_timeout": "0", "lock_timeout": "0"}.items():
+            session.execute("select set_config(%s, %s, false)", [name, value])
+        yield session
 
 
 @contextlib.contextmanager
@@ -83,23 +116,27 @@ def _copy(dsn: str, snapshot: str, query: str) -> Iterator[Iterator[pa.RecordBat
     with adbc.connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("begin isolation level repeatable read read only")
         cursor.execute(f"set transaction snapshot '{snapshot}'")
-        for name, value in PINNED_SETTINGS.items():
+        for name, value in {**PINNED_SETTINGS, "statement_timeout": "0"}.items():
             cursor.execute(f"select set_config('{name}', '{value}', true)")
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
         cursor.execute(query)
         yield iter(cursor.fetch_record_batch())
 
 
 def _buffers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches gathered until they are worth a row group or two, and never more than memory allows."""
+    """Batches gathered to whole row groups, and never more than memory allows."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         pending.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= BUFFER_ROWS_MAX or size >= BUFFER_BYTES_MAX:
-            yield pa.Table.from_batches(pending)
-            pending, rows, size = [], 0, 0
+        if rows >= ROW_GROUP_ROWS or size >= BUFFER_BYTES_MAX:
+            buffer = pa.Table.from_batches(pending)
+            whole = rows - rows % ROW_GROUP_ROWS or rows
+            yield buffer.slice(0, whole)
+            pending = buffer.slice(whole).to_batches()
+            rows, size = rows - whole, sum(batch.nbytes for batch in pending)
     if pending:
         yield pa.Table.from_batches(pending)
 
@@ -166,8 +203,8 @@ def _run(context: JobContext, task: FlushTask) -> list[dict[str, Any]]:
 
     job = _Background(lambda: spark.range(0, count, 1, count).mapInArrow(run_tasks, _RESULT).collect())
     with context.progress.task(f"Copying {count} chunks to the lake") as bar, connect(context.dsn, autocommit=True) as watcher:
-        done = 0
-        while not job.wait(0.5):
+        done, pace = 0, Pace(watcher, task.op_id, job.wait)
+        while not pace.turn():
             now = operations.rows_done(watcher, task.op_id)
             bar.note(f"{now:,} rows")
             bar.advance(now - done)

@@ -16,7 +16,8 @@ from modak.connection import Connection
 from modak.core.lake_table import Shape
 from modak.core.table import Column, Name, Relation
 from modak.core.tier_key import TierKeyType
-from modak.core.type_map import LakeType, lake_type
+from modak.core.type_map import LakeType, PgType, lake_type
+from modak.errors import Problem
 from modak.source.relation import SQL
 from modak.source.spill import identifier
 
@@ -44,12 +45,15 @@ _DISPLAYED = {
 }
 
 
-def ships(column: Column, text_columns: Sequence[str]) -> bool:
-    """Whether conditions on the column may be evaluated in the lake."""
-    kept = lake_type(column.type, force_text=column.name in text_columns)
-    displayed = re.sub(r"\(.*\)", "", column.type.display)  # a domain shows its own name, never its base type's
-    is_itself = _DISPLAYED.get(displayed, displayed) == column.type.base and column.type.namespace == "pg_catalog"
-    return isinstance(kept, LakeType) and not kept.as_text and is_itself and column.type.base in _SHIPPED
+def ships(pg: PgType, kept: LakeType | Problem) -> bool:
+    """Whether conditions on a column of this type may be evaluated in the lake."""
+    displayed = re.sub(r"\(.*\)", "", pg.display)  # a domain shows its own name, never its base type's
+    is_itself = _DISPLAYED.get(displayed, displayed) == pg.base and pg.namespace == "pg_catalog"
+    return isinstance(kept, LakeType) and not kept.as_text and is_itself and pg.base in _SHIPPED
+
+
+def column_ships(column: Column, text_columns: Sequence[str]) -> bool:
+    return ships(column.type, lake_type(column.type, force_text=column.name in text_columns))
 
 
 def parent_name(table_id: int, build: int) -> Name:
@@ -71,7 +75,7 @@ def create(connection: Connection, relation: Relation, tier_key: str, text_colum
 
 
 def _definition(column: Column, text_columns: Sequence[str], options: bool = False) -> sql.Composable:
-    shipped = ships(column, text_columns)
+    shipped = column_ships(column, text_columns)
     parts: list[sql.Composable] = [sql.Identifier(column.name), sql.SQL(column.type.display if shipped else "text")]
     if options:
         # By number: a column that is renamed stays the same column for the gateway.

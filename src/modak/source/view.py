@@ -95,7 +95,7 @@ def _key_text(columns: Sequence[Column]) -> str:
 
 def _from_lake(column: Column, text_columns: Sequence[str]) -> str:
     name = reference(column.name, "c")
-    return name if cold.ships(column, text_columns) else f"{name}::{column.type.display}{_collate(column)}"
+    return name if cold.column_ships(column, text_columns) else f"{name}::{column.type.display}{_collate(column)}"
 
 
 def _from_image(column: Column) -> str:

@@ -28,10 +28,10 @@ class RuntimeProblem:
 
 _RAISED = re.compile(r"(?P<sqlstate>[0-9A-Z]{5}): (?P<message>[^\n]*)")
 _INTEGER = {"INT16": "smallint", "INT32": "integer", "INT64": "bigint"}
-_OVERFLOW = re.compile(
-    r"Overflow in \w+(?: \w+)* of (INT16|INT32|INT64)\b|Overflow in negation of (?:integer|numeric value)|Overflow on abs"
-)
-_NARROWING = re.compile(r"(?:Type|type) \w+ with value \S+ can't be cast .*destination type (INT16|INT32|INT64)", re.DOTALL)
+_OVERFLOW = re.compile(r"Overflow (?:in \w+ of (?P<type>INT16|INT32|INT64)\b|in \w+ of (?:numeric value|-?\d+ / -?\d+)|on abs)")
+_NARROWING = re.compile(r"Type \w+ with value \S+ can't be cast .*destination type (?P<type>INT16|INT32|INT64)", re.DOTALL)
+# How translated SQL says that DuckDB cannot give this row's value exactly.
+NEEDS_POSTGRES = "MODAK"
 
 
 def runtime_problem(message: str) -> RuntimeProblem:
@@ -39,11 +39,11 @@ def runtime_problem(message: str) -> RuntimeProblem:
     text = message.split("Error: ", 1)[-1]
     raised = _RAISED.match(text)
     if raised:
-        return RuntimeProblem(raised["sqlstate"], raised["message"])
+        sqlstate = raised["sqlstate"]
+        return RuntimeProblem(None if sqlstate == NEEDS_POSTGRES else sqlstate, raised["message"])
     overflow = _OVERFLOW.search(text) or _NARROWING.search(text)
     if overflow:
-        name = _INTEGER.get(overflow[1] or "", "value") if overflow.groups() else "value"
-        return RuntimeProblem("22003", f"{name} out of range")
+        return RuntimeProblem("22003", f"{_INTEGER.get(overflow['type'] or '', 'value')} out of range")
     if "More than one row returned by a subquery" in text:
         return RuntimeProblem("21000", "more than one row returned by a subquery used as an expression")
     return RuntimeProblem(None, text)

@@ -20,6 +20,7 @@ from modak.errors import ModakError
 
 # Whatever compares with its kind: int, float, Decimal, str, bytes, bool.
 Value = Any
+RawBounds = Mapping[int, bytes]
 
 _KEY_TYPES = {"date": TierKeyType.DATE, "timestamp": TierKeyType.TIMESTAMP, "timestamptz": TierKeyType.TIMESTAMPTZ}
 _INFINITE = {"infinity": math.inf, "-infinity": -math.inf}
@@ -49,9 +50,9 @@ class FileStatistics(Protocol):
     @property
     def partition(self) -> tuple[object, ...]: ...
     @property
-    def lower(self) -> Mapping[int, bytes]: ...
+    def lower(self) -> RawBounds: ...
     @property
-    def upper(self) -> Mapping[int, bytes]: ...
+    def upper(self) -> RawBounds: ...
     @property
     def nulls(self) -> Mapping[int, int]: ...
     @property

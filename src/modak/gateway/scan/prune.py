@@ -67,7 +67,11 @@ def _test(predicate: Predicate, column: Field) -> Test | None:
         return None
     # Floats were rounded to four bytes, and the bounds of texts may be cut short.
     loose = column.type in ("float", "string", "binary")
-    return lambda values: not values.only_nulls and any(_may_hold(values, predicate.operator, value, loose=loose) for value in given)
+    operator = predicate.operator
+    if len(given) == 1:
+        only = given[0]
+        return lambda values: not values.only_nulls and _may_hold(values, operator, only, loose=loose)
+    return lambda values: not values.only_nulls and any(_may_hold(values, operator, value, loose=loose) for value in given)
 
 
 def _is_nan(value: Value) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modak.errors import NotFound
-from modak.gateway.scan.bounds import Range, column_range
+from modak.gateway.scan.bounds import Range, RawBounds, column_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class DataFile:
     sequence_number: int
     spec_id: int
     partition: tuple[object, ...]
-    lower: Mapping[int, bytes]
-    upper: Mapping[int, bytes]
+    lower: RawBounds
+    upper: RawBounds
     nulls: Mapping[int, int]
     nans: Mapping[int, int]
     row_groups: int | None

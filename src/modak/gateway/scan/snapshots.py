@@ -24,6 +24,7 @@ from modak.gateway.scan.snapshot import DataFile, DeleteFile, Field, PartitionPa
 
 FORMAT_VERSION_MAX = 2
 _READERS = 8
+_NAME_MAPPING = "schema.name-mapping.default"
 
 
 class SnapshotGone(LakeError):
@@ -169,6 +170,13 @@ def _require_readable(metadata: TableMetadata, sequence_number: int | None) -> N
         raise UnreadableSnapshot(
             f"the lake table was upgraded to Iceberg v{metadata.format_version}; the gateway reads up to v{FORMAT_VERSION_MAX}",
             hint="its deletion vectors and defaults would be misread; write the table anew as v2",
+            snapshot=sequence_number,
+        )
+    if _NAME_MAPPING in metadata.properties:
+        # Parquet files without field ids are told apart by nothing in the metadata, and read by id they would be all NULL.
+        raise UnreadableSnapshot(
+            "the lake table may hold files without field ids, since it has a name mapping",
+            hint=f"rewrite its data files, then remove the table property {_NAME_MAPPING}",
             snapshot=sequence_number,
         )
 

@@ -57,8 +57,8 @@ def _short_groups(low: NDArray[np.int64], scale: int, whole: int) -> Groups:
     magnitude = np.abs(low).view(np.uint64)  # the least number is its own abs, and right as unsigned
     count, last_digits = _fraction_groups(scale)
     groups: Groups = np.zeros((len(low), whole + count), dtype=np.uint16)
-    # 10^19 is the last power of ten in 64 bits; with a larger scale there is nothing left of the point.
-    left, right = np.divmod(magnitude, np.uint64(10**scale)) if scale < 20 else (np.zeros_like(magnitude), magnitude)
+    # Nothing in 63 bits reaches 10^19, so with such a scale all digits stand right of the point.
+    left, right = np.divmod(magnitude, np.uint64(10**scale)) if scale < 19 else (np.zeros_like(magnitude), magnitude)
     for at in range(whole - 1, whole - 1 - _GROUPS_SHORT, -1):
         left, groups[:, at] = np.divmod(left, np.uint64(_BASE))
     for at in range(whole + count - 1, whole - 1, -1):

@@ -207,10 +207,16 @@ def _prepared(password: str) -> bytes:
     raw = password.encode()
     if password.isascii():
         return raw
-    mapped = "".join(" " if stringprep.in_table_c12(char) else char for char in password if not stringprep.in_table_b1(char))
-    prepared = unicodedata.normalize("NFKC", mapped)
+    prepared = unicodedata.normalize("NFKC", "".join(map(_mapped, password)))
     forbidden = any(table(char) for char in prepared for table in _PROHIBITED)
     return raw if not prepared or forbidden or _mixed_directions(prepared) else prepared.encode()
+
+
+def _mapped(char: str) -> str:
+    # The zero-width space is in both tables; to Postgres it is a space.
+    if stringprep.in_table_c12(char):
+        return " "
+    return "" if stringprep.in_table_b1(char) else char
 
 
 def _mixed_directions(text: str) -> bool:

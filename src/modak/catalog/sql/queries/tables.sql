@@ -64,3 +64,16 @@ select catalog_id from modak.schema_meta;
 
 -- name: count_open_operations
 select count(*) as n from modak.op_log where table_id = %(table_id)s and phase in ('flushing', 'committed');
+
+-- name: pin_snapshot
+-- A gateway's pin holds a lake snapshot; the heap's side is guarded by the reader's own transaction, so T is the newest.
+insert into modak.read_pins (table_id, pinned_lake_snapshot_id, pinned_tier_key_hi, expires_at, holder)
+select c.table_id, %(sequence_number)s, c.tier_key_hi, now() + make_interval(secs => %(seconds)s), 'gateway'
+  from modak.cutline c where c.table_id = %(table_id)s
+returning pin_id;
+
+-- name: renew_pin
+update modak.read_pins set expires_at = now() + make_interval(secs => %(seconds)s) where pin_id = %(pin_id)s;
+
+-- name: release_pin
+delete from modak.read_pins where pin_id = %(pin_id)s;

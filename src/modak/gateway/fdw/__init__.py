@@ -1,0 +1,1 @@
+"""Postgres's own connections: what postgres_fdw sends, and nothing else."""

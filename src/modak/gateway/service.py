@@ -1,0 +1,130 @@
+"""The gateway as a service: its parts put together, started and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modak.connection import connect
+from modak.errors import UsageError
+from modak.gateway.analytics.relations import Relations
+from modak.gateway.channel import Channel
+from modak.gateway.fdw import login as fdw_login
+from modak.gateway.fdw.residue import Residue
+from modak.gateway.fdw.scan import ColdScans
+from modak.gateway.fdw.session import FdwSession, Lake
+from modak.gateway.pins import Pins
+from modak.gateway.scan.engine import Engine
+from modak.gateway.scan.table import ColdTables
+from modak.gateway.server import Limits, Server, Session
+from modak.gateway.wire.messages import StartupMessage
+from modak.gateway.wire.scram import ScramError, Verifier
+from modak.lake.storage import Storage
+
+log = logging.getLogger("modak.gateway")
+
+_BINARY_COLLATIONS = ("C", "POSIX", "C.UTF-8", "C.utf8", "ucs_basic")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a gateway is told. ``address_for_postgres`` is how Postgres reaches it, where that is not where it listens."""
+
+    host: str
+    port: int
+    temp_directory: Path
+    address_for_postgres: str | None = None
+    memory_limit: str = "2GB"
+    threads: int = 2
+    limits: Limits = field(default_factory=Limits)
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class Gateway:
+    def __init__(self, dsn: str, storages: Callable[[str], Storage], options: Options) -> None:
+        self._dsn = dsn
+        self._options = options
+        self._storages = storages
+        self._stack = contextlib.ExitStack()
+        self._verifier: Verifier | None = None
+        self.port = options.port
+
+    async def start(self) -> None:
+        options = self._options
+        self._server = Server(
+            for_postgres=self._open_postgres,
+            for_people=self._open_people,
+            limits=options.limits,
+            tls=tls_context(options.certificate, options.key),
+        )
+        await asyncio.to_thread(self._assemble)
+        self.port = await self._server.start(options.host, options.port)
+        host, port = _address(options.address_for_postgres, options.host, self.port)
+        self._verifier = await asyncio.to_thread(self._introduce, host, port)
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        await asyncio.to_thread(self._stack.close)
+
+    def _assemble(self) -> None:
+        options = self._options
+        self._engine = Engine([], memory_limit=options.memory_limit, threads=options.threads, temp_directory=options.temp_directory)
+        self._stack.callback(self._engine.close)
+        executor = ThreadPoolExecutor(options.limits.connections, thread_name_prefix="modak-gateway")
+        self._stack.callback(lambda: executor.shutdown(wait=False, cancel_futures=True))
+        self._relations = Relations(self._dsn, self._storage)
+        self._stack.callback(self._relations.close)
+        pins = Pins(self._dsn)
+        self._stack.callback(pins.close)
+        scans = ColdScans(self._relations, ColdTables(self._engine), collation_is_c=self._collation_is_c())
+        self._lake = Lake(self._engine, scans, pins, Residue(self._dsn, scans.relation), executor)
+
+    def _storage(self, profile: str) -> Storage:
+        storage = self._storages(profile)
+        self._engine.use(storage)
+        return storage
+
+    def _collation_is_c(self) -> bool:
+        with connect(self._dsn, autocommit=True) as connection:
+            row = connection.execute("select datcollate from pg_database where datname = current_database()").fetchone()
+        return row is not None and row["datcollate"] in _BINARY_COLLATIONS
+
+    def _introduce(self, host: str, port: int) -> Verifier | None:
+        with connect(self._dsn, autocommit=True) as connection:
+            return fdw_login.introduce(connection, host, port)
+
+    async def _open_postgres(self, channel: Channel, startup: StartupMessage, pid: int, secret: bytes) -> Session:
+        if self._verifier is None:
+            raise ScramError("this database has no password for its gateway yet", hint="start a gateway on the primary once")
+        await fdw_login.login(channel, self._verifier, pid, secret)
+        return FdwSession(channel, self._lake)
+
+    async def _open_people(self, channel: Channel, startup: StartupMessage, pid: int, secret: bytes) -> Session:
+        raise UsageError("the gateway serves Postgres only so far")
+
+
+def _address(given: str | None, host: str, port: int) -> tuple[str, int]:
+    """How Postgres reaches us: as told, with our own port where only a host was told."""
+    if given is None:
+        return ("127.0.0.1" if host in ("0.0.0.0", "::", "") else host), port  # noqa: S104
+    name, _, number = given.rpartition(":")
+    return (name, int(number)) if name and number.isdigit() else (given, port)
+
+
+def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as cause:
+        raise UsageError(f"the gateway's certificate cannot be used: {cause}", hint="MODAK_GATEWAY_CERT and MODAK_GATEWAY_KEY") from cause
+    return context
