@@ -1,12 +1,12 @@
-"""A gateway inside the test's own process, on a thread of its own."""
+"""A gateway inside the test's own process."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
+from contextlib import ExitStack
 from dataclasses import replace
 
 from modak.app import App
+from modak.gateway.background import running
 from modak.gateway.service import Gateway
 
 
@@ -15,25 +15,14 @@ class RunningGateway:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._stack = ExitStack()
         self.port = 0
         self.gateway: Gateway
 
     def start(self) -> None:
         settings = replace(self._app.settings, gateway=("127.0.0.1", self.port))
-        self.gateway = App(settings).gateway()
-        loop = self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=loop.run_forever, name="test-gateway", daemon=True)
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.gateway.start(), loop).result(30)
+        self.gateway = self._stack.enter_context(running(App(settings).gateway()))
         self.port = self.gateway.port
 
     def stop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is None or self._thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(self.gateway.stop(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join(10)
-        loop.close()
+        self._stack.close()

@@ -39,9 +39,13 @@ _PATH, _POSITION = 2147483546, 2147483545
 class ScanLake:
     """One table. ``at(S)`` is the metadata to read S from; ``oracle(S)`` is what PyIceberg reads there."""
 
-    def __init__(self, folder: Path, columns: Mapping[str, LakeType], tier_key: str, primary_key: Sequence[str], layout: str = "none") -> None:
+    def __init__(
+        self, folder: Path, columns: Mapping[str, LakeType], tier_key: str, primary_key: Sequence[str], layout: str = "none"
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        catalog = load_catalog("modak", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+        # Beside the folder, whose name SQLAlchemy may read differently than it is written.
+        database = folder.parent / f"catalog{next(_numbers)}.db"
+        catalog = load_catalog("modak", type="sql", uri=f"sqlite:///{database}", warehouse=f"file://{folder}/warehouse")
         catalog.create_namespace("public")
         required = {tier_key, *primary_key}
         kept = tuple(LakeColumn(name, kind, name in required) for name, kind in columns.items())

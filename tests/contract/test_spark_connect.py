@@ -80,7 +80,7 @@ def test_a_pass_and_a_verification_over_connect(
         "MODAK_CACHE": str(settings.cache),
         "MODAK_SPARK": connect_server,
     }
-    for arguments in (["tier", "public.events"], ["verify", "public.events"], ["tier", "public.events", "--drop"]):
+    for arguments in (["tier", "public.events", "--keep"], ["verify", "public.events"], ["tier", "public.events"]):
         command = [sys.executable, "-m", "modak.cli.main", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, done.stderr

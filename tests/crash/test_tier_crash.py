@@ -81,7 +81,7 @@ def test_the_worker_is_killed(registered: App, settings: Settings, dsn: str, poi
         "MODAK_CACHE": str(settings.cache),
         "MODAK_FAILPOINTS": f"{point}=kill",
     }
-    command = [sys.executable, "-m", "modak.cli.main", "tier", "public.events", "--drop"]
+    command = [sys.executable, "-m", "modak.cli.main", "tier", "public.events"]
     dead = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert dead.returncode == -9, dead.stderr
     before = len(seam.data_commits(registered, EVENTS))

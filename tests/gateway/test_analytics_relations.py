@@ -104,7 +104,8 @@ def test_metadata_of_a_snapshot(relations: Relations, connection: Connection, la
     assert relations.metadata_location(table.table_id, None).endswith(".metadata.json")
     with pytest.raises(LakeError, match="no published metadata"):
         relations.metadata_location(table.table_id, 3)
-    connection.execute("update modak.cutline set lake_snapshot_id = 4, lake_props = lake_props || '{\"metadata_location\": \"m4\"}'")
+    props = '{"metadata_location": "m4", "snapshot_id": "77"}'
+    connection.execute("update modak.cutline set lake_snapshot_id = 4, lake_props = %s", [props])
     assert relations.metadata_location(table.table_id, 3) == "m4", "the newest published file knows older snapshots"
     relations.published(table.table_id, 5, "m5")
     assert relations.metadata_location(table.table_id, 5) == "m5"

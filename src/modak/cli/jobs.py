@@ -19,12 +19,10 @@ def add_commands(group: click.Group) -> None:
     @click.option("--upto", default=None, metavar="KEY", help="Tier every partition that ends at or below this key, whatever the lag says.")
     @click.option("--foreign", type=click.Choice(["refuse", "accept", "rollback"]), default="refuse", show_default=True,
                   help="What to do about lake snapshots that somebody else made.")  # fmt: skip
-    @click.option(
-        "--drop", is_flag=True, help="Drop tiered partitions from the heap, although the name will show hot rows only (see docs)."
-    )
-    def tier(context: Context, table: str | None, upto: str | None, foreign: str, drop: bool) -> None:
-        """Move due partitions to the lake and advance the cut-line. Without TABLE: every enabled table."""
-        _tier(context, table, upto, foreign, drop)
+    @click.option("--keep", is_flag=True, help="Leave tiered partitions in the heap this time; a later pass drops them.")
+    def tier(context: Context, table: str | None, upto: str | None, foreign: str, keep: bool) -> None:
+        """Move due partitions to the lake, advance the cut-line and drop what is tiered. Without TABLE: every enabled table."""
+        _tier(context, table, upto, foreign, keep)
 
     @command(group)
     @click.argument("table", required=False)
@@ -45,7 +43,7 @@ def _names(context: Context, table: str | None) -> list[Name]:
         return [found.name for found in tables.listing(connection) if found.enabled and found.mode == "tiered"]
 
 
-def _tier(context: Context, table: str | None, upto: str | None, foreign: str, drop: bool) -> None:
+def _tier(context: Context, table: str | None, upto: str | None, foreign: str, keep: bool) -> None:
     from modak.errors import ModakError
     from modak.jobs import reclaim, tier
 
@@ -57,7 +55,7 @@ def _tier(context: Context, table: str | None, upto: str | None, foreign: str, d
             with context.app.job(name) as job:
                 key = job.table.key_type.decode(upto) if upto is not None else None
                 outcome = tier.tier(job, upto=key, foreign_snapshots=foreign)
-                reclaimed = reclaim.reclaim(job, name_reads_heap=not drop)
+                reclaimed = reclaim.Reclaimed() if keep else reclaim.reclaim(job)
                 line = {"table": str(name), **vars(outcome), "cutline": _text(job.table.key_type, outcome.tier_key_hi)}
                 done.append(line | {"dropped": reclaimed.dropped, "waiting": reclaimed.waiting})
         except ModakError as error:

@@ -195,6 +195,28 @@ def numeric_display(modifier: int) -> str | None:
     return f"numeric({(packed >> 16) & 0xFFFF},{scale})"
 
 
+_DISPLAYED = {
+    "boolean": "bool",
+    "smallint": "int2",
+    "integer": "int4",
+    "bigint": "int8",
+    "real": "float4",
+    "double precision": "float8",
+    "character varying": "varchar",
+    "character": "bpchar",
+    "timestamp with time zone": "timestamptz",
+    "timestamp without time zone": "timestamp",
+    "time with time zone": "timetz",
+    "time without time zone": "time",
+}
+
+
+def is_plain(pg: PgType) -> bool:
+    """Whether a type is one of Postgres's own and no domain over it: a domain shows its own name, never its base type's."""
+    displayed = re.sub(r"\(.*?\)", "", pg.display)
+    return pg.namespace == "pg_catalog" and pg.element is None and _DISPLAYED.get(displayed, displayed) == pg.base
+
+
 # Types with one text per value: two equal values never read differently. Keys are compared as text.
 _ONE_TEXT = frozenset({"bool", "int2", "int4", "int8", "oid", "uuid", "bytea", "text", "varchar", "bpchar", "name", "char"})
 _ONE_TEXT |= {"date", "time", "timestamp", "timestamptz", "inet", "cidr", "macaddr", "macaddr8", "pg_lsn"}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from modak.app import App
 from modak.catalog import profiles, tables
@@ -19,7 +20,7 @@ from modak.connection import Connection, masked
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
-from modak.jobs import tier, verify
+from modak.jobs import reclaim, tier, verify
 from modak.registration import register, report
 from modak.settings import Settings
 from modak.sqlfiles import SqlFiles, trusted
@@ -34,15 +35,30 @@ def tell(settings: Settings, output: Output, *, folder: Path | None, rows: int, 
     with _place(folder) as place:
         app = App(replace(settings, data=place, dsn=settings.dsn), output.progress)
         try:
-            _tell(app, output, rows)
+            with _gateway(app, output) as served:
+                _tell(served, output, rows)
+                if keep:
+                    _stay(served, output)
             if folder is None and not keep:
                 output.note("All of it goes away now; `modak demo --dir FOLDER` keeps it, and --keep stays up.")
-            if keep:
-                _stay(app, output)
         finally:
             cluster = None if settings.dsn else Cluster.find(app.cluster_folder)
             if cluster is not None:
                 cluster.stop()
+
+
+@contextlib.contextmanager
+def _gateway(app: App, output: Output) -> Iterator[App]:
+    """The database with its catalog, and a gateway for it on a free port."""
+    from modak.gateway.background import running
+
+    if not app.settings.dsn:
+        app.start_cluster()
+    with app.connection(migrated=False) as connection:
+        outcome = migrate(connection)
+    output.note(f"1. The catalog is there (version {outcome.version}).")
+    with running(App(replace(app.settings, gateway=("127.0.0.1", 0)), app.progress).gateway()) as gateway:
+        yield App(replace(app.settings, gateway=("127.0.0.1", gateway.port)), app.progress)
 
 
 @contextlib.contextmanager
@@ -58,11 +74,7 @@ def _place(folder: Path | None) -> Iterator[Path]:
 
 
 def _tell(app: App, output: Output, rows: int) -> None:
-    if not app.settings.dsn:
-        app.start_cluster()
-    with app.connection(migrated=False) as connection:
-        outcome = migrate(connection)
-        output.note(f"1. The catalog is there (version {outcome.version}).")
+    with app.connection() as connection:
         _create(connection, app, output, rows)
         found = report.as_dict(report.report(connection, ORDERS, OPTIONS, surface_given=True)) if not _known(connection) else None
         if found is not None:
@@ -83,10 +95,15 @@ def _tier(app: App, output: Output) -> None:
         outcome = tier.tier(job)
         text = job.table.key_type.encode_bound(outcome.tier_key_hi) if outcome.tier_key_hi is not None else "where it was"
         output.note(f"   {outcome.rows} rows in {len(outcome.partitions)} partitions; T is {text}, S is {outcome.snapshot}")
+        total = _sum(job.connection)
+        output.note(f"   SELECT through the name still sees {total['orders']} orders, {total['amount']} in all: hot and cold as one table")
         changed = job.connection.execute(SQL.query("return_order")).rowcount
         output.note(f"7. An UPDATE of {changed} cold orders is taken as corrections; heap and corrected lake are compared by content:")
         found = verify.verify(job)
         output.note(f"   {found.rows} rows compared, {len(found.differences)} differences")
+        dropped = reclaim.reclaim(job).dropped
+        returned = _returned(job.connection)
+        output.note(f"   {len(dropped)} partitions are dropped from the heap; {returned} orders of that morning still read as returned")
         _show_status(job.connection, output, None)
         pointer = job.lake.find(job.table.lake_table_ref)
     total = {"rows_in_lake": pointer.total_rows if pointer else 0, "tiered_rows": outcome.rows, "differences": len(found.differences)}
@@ -117,16 +134,25 @@ def _create(connection: Connection, app: App, output: Output, rows: int) -> None
     output.note(f"2. public.orders has {rows} rows in 12 monthly partitions.")
 
 
+def _sum(connection: Connection) -> dict[str, Any]:
+    return connection.execute(SQL.query("sum_orders")).fetchone() or {}
+
+
+def _returned(connection: Connection) -> int:
+    row = connection.execute(SQL.query("count_returned")).fetchone()
+    return int(row["n"]) if row else 0
+
+
 def _use(connection: Connection, output: Output) -> None:
     placed = connection.execute(SQL.query("place_order")).fetchone()
     output.note(f"5. SQL goes on as before: an INSERT through the name gave {dict(placed) if placed else None}")
-    total = connection.execute(SQL.query("sum_orders")).fetchone()
-    if total is not None:
-        output.note(f"   and a SELECT through it sees {total['orders']} orders, {total['amount']} in all")
+    total = _sum(connection)
+    output.note(f"   and a SELECT through it sees {total['orders']} orders, {total['amount']} in all")
 
 
 def _stay(app: App, output: Output) -> None:
-    output.note(f"Postgres: {app.dsn if app.settings.dsn is None else masked(app.dsn)}")
+    output.note(f"Postgres:  {app.dsn if app.settings.dsn is None else masked(app.dsn)}")
+    output.note(f"Gateway:   {app.settings.gateway[0]}:{app.settings.gateway[1]}")
     output.note(f"Warehouse: {app.settings.warehouse_root}")
     output.note("Ctrl-C ends it.")
     with contextlib.suppress(KeyboardInterrupt):

@@ -15,6 +15,7 @@ from modak.connection import connect
 from modak.errors import UsageError
 from modak.gateway.analytics.relations import Relations
 from modak.gateway.channel import Channel
+from modak.gateway.dialect.functions import register_functions
 from modak.gateway.fdw import login as fdw_login
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import ColdScans
@@ -77,6 +78,7 @@ class Gateway:
         options = self._options
         self._engine = Engine([], memory_limit=options.memory_limit, threads=options.threads, temp_directory=options.temp_directory)
         self._stack.callback(self._engine.close)
+        register_functions(self._engine.cursor())
         executor = ThreadPoolExecutor(options.limits.connections, thread_name_prefix="modak-gateway")
         self._stack.callback(lambda: executor.shutdown(wait=False, cancel_futures=True))
         self._relations = Relations(self._dsn, self._storage)

@@ -56,13 +56,14 @@ class Pace:
             return False
         self._connection.execute("select pg_advisory_lock(hashtextextended(%s, 0))", [self._op_id])
         try:
-            over = self._wait(SETTLE_SECONDS)
+            if self._wait(SETTLE_SECONDS):
+                return True
             working, since = self._rate(since), self._now()
-            over = over or self._wait(rest)
+            over = self._wait(rest)
             self._share = (self._share + work_share(working, self._rate(since))) / 2
+            return over
         finally:
             self._connection.execute("select pg_advisory_unlock(hashtextextended(%s, 0))", [self._op_id])
-        return over
 
     def _now(self) -> tuple[float, int]:
         """The clock, and the number of the next write transaction: every role may read it, and no statistics lag behind it."""

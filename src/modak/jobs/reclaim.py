@@ -26,7 +26,6 @@ from modak.source.sessions import horizon_holders, lock_holders, sees_other_sess
 from modak.source.spill import identifier
 
 JOB = "reclaim"
-HEAP_ONLY = "SQL by name reads the heap until the gateway is there; `modak tier --drop` drops it all the same"
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,10 @@ class ContentDiffers(ModakError):
     exit_code = 3
 
 
-def reclaim(context: JobContext, *, name_reads_heap: bool = False) -> Reclaimed:
-    """Drop what may be dropped now. A partition that cannot go yet is a reason, not a failure.
-
-    ``name_reads_heap`` says that the table's name does not show the cold tier yet: then nothing may go.
-    """
+def reclaim(context: JobContext) -> Reclaimed:
+    """Drop what may be dropped now. A partition that cannot go yet is a reason, not a failure."""
     dropped, waiting = list[str](), list[str]()
-    candidates = _candidates(context)
-    if name_reads_heap:
-        return Reclaimed(waiting=tuple(f"{Name(part.schema, part.name)}: {HEAP_ONLY}" for part in candidates))
-    for period in policy.periods(candidates):
+    for period in policy.periods(_candidates(context)):
         names = _names(period)
         reason = _wait_reason(context, period)
         if reason is not None:

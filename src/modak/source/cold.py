@@ -7,7 +7,6 @@ own after the one that attached the foreign table: a statement that sees the bou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from psycopg import sql
@@ -16,7 +15,7 @@ from modak.connection import Connection
 from modak.core.lake_table import Shape
 from modak.core.table import Column, Name, Relation
 from modak.core.tier_key import TierKeyType
-from modak.core.type_map import LakeType, PgType, lake_type
+from modak.core.type_map import LakeType, PgType, is_plain, lake_type
 from modak.errors import Problem
 from modak.source.relation import SQL
 from modak.source.spill import identifier
@@ -32,24 +31,9 @@ _SHIPPED = frozenset({"bool", "int2", "int4", "int8", "float4", "float8", "numer
 _SHIPPED |= {"timestamp", "timestamptz"}
 
 
-_DISPLAYED = {
-    "boolean": "bool",
-    "smallint": "int2",
-    "integer": "int4",
-    "bigint": "int8",
-    "real": "float4",
-    "double precision": "float8",
-    "character varying": "varchar",
-    "timestamp with time zone": "timestamptz",
-    "timestamp without time zone": "timestamp",
-}
-
-
 def ships(pg: PgType, kept: LakeType | Problem) -> bool:
     """Whether conditions on a column of this type may be evaluated in the lake."""
-    displayed = re.sub(r"\(.*\)", "", pg.display)  # a domain shows its own name, never its base type's
-    is_itself = _DISPLAYED.get(displayed, displayed) == pg.base and pg.namespace == "pg_catalog"
-    return isinstance(kept, LakeType) and not kept.as_text and is_itself and pg.base in _SHIPPED
+    return isinstance(kept, LakeType) and not kept.as_text and is_plain(pg) and pg.base in _SHIPPED
 
 
 def column_ships(column: Column, text_columns: Sequence[str]) -> bool:

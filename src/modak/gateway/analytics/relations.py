@@ -1,6 +1,6 @@
 """What the gateway knows of registered tables: names, columns on both sides, storage. Read from the catalog and kept until it changes.
 
-One query compares fingerprints (the catalog's row, the columns of heap and view, the view's rule); only what changed is read in full.
+One query tells what changed (the catalog's row, the columns of heap and view, the view's rule); only that is read in full.
 Whoever depends on a relation being exactly this one reads the fingerprint again in the snapshot he works in.
 """
 
@@ -39,11 +39,14 @@ _CATALOG = """
   left join pg_catalog.pg_class v on v.relnamespace = c.relnamespace and v.relname = t.view_name and v.relkind = 'v'
   left join pg_catalog.pg_rewrite r on r.ev_class = v.oid and r.rulename = '_RETURN'
 """
+# What decides how rows are read. T, S, lags and how far the view's cold side reaches change often and decide nothing here.
 _FINGERPRINT = """
-pg_catalog.concat_ws('/', t.xmin, c.relname, n.nspname, c.relowner, c.relrowsecurity, c.relforcerowsecurity, v.oid, v.xmin, r.xmin, p.xmin,
-    (select pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod,
-                                                                      a.attcollation), ',' order by a.attrelid, a.attnum))
-       from pg_catalog.pg_attribute a where a.attrelid in (c.oid, v.oid) and a.attnum > 0 and not a.attisdropped))
+pg_catalog.md5(pg_catalog.concat_ws('/', t.table_name, t.primary_key_cols, t.tier_key_col, t.tier_key_type, t.surface, t.mode, t.text_cols,
+    t.lake_table_ref, t.lake_columns, p.profile_name, p.warehouse, p.lake_config, p.credential_ref, n.nspname, c.relname, c.relowner,
+    c.relrowsecurity, c.relforcerowsecurity, v.oid, v.relname, v.relowner, v.reloptions,
+    (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation), ','
+                                  order by a.attrelid, a.attnum)
+       from pg_catalog.pg_attribute a where a.attrelid in (c.oid, v.oid) and a.attnum > 0 and not a.attisdropped)))
 """
 _READ = f"""
 select t.*, c.relname::text as heap_now, n.nspname::text as schema_now, v.oid::bigint as view_oid,
@@ -57,9 +60,12 @@ select t.*, c.relname::text as heap_now, n.nspname::text as schema_now, v.oid::b
 
 
 def fingerprints_sql(ids: Sequence[int] | None = None) -> str:
-    """A query for ``table_id`` and ``fingerprint``: everything of a table that its readers here depend on, as one text."""
+    """A query for ``table_id``, ``fingerprint`` (equal while rows are read in the same way) and ``revision`` (of the catalog's rows)."""
     only = f" where t.table_id in ({', '.join(str(int(i)) for i in ids)})" if ids is not None else ""
-    return f"select t.table_id, {_FINGERPRINT} as fingerprint {_CATALOG}{only}"
+    return (
+        f"select t.table_id, {_FINGERPRINT} as fingerprint, pg_catalog.concat_ws('/', t.xmin, v.xmin, r.xmin, p.xmin) as revision "
+        f"{_CATALOG}{only}"
+    )
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ class RegisteredRelation:
     storage: Storage
     cold_build: int
     fingerprint: str
+    revision: str = ""
     problem: str | None = None
 
     def column(self, name: str) -> RelationColumn | None:
@@ -233,19 +240,23 @@ class Relations:
     def _reload(self, connection: Connection) -> None:
         with connection.transaction():
             connection.execute("set transaction isolation level repeatable read, read only")
-            found = {row["table_id"]: row["fingerprint"] for row in connection.execute(trusted(fingerprints_sql())).fetchall()}
-            stale = [i for i, fingerprint in found.items() if i not in self._known or self._known[i].fingerprint != fingerprint]
+            found = {row["table_id"]: row for row in connection.execute(trusted(fingerprints_sql())).fetchall()}
+            stale = [table_id for table_id, row in found.items() if self._is_stale(table_id, row)]
             news = self._read(connection, stale, found) if stale else {}
         # Replaced as a whole: readers hold no lock.
         self._known = {table_id: news.get(table_id) or self._known[table_id] for table_id in found if table_id in {*news, *self._known}}
 
-    def _read(self, connection: Connection, ids: Iterable[int], fingerprints: Mapping[int, str]) -> dict[int, RegisteredRelation]:
+    def _is_stale(self, table_id: int, row: Mapping[str, Any]) -> bool:
+        known = self._known.get(table_id)
+        return known is None or (known.fingerprint, known.revision) != (row["fingerprint"], row["revision"])
+
+    def _read(self, connection: Connection, ids: Iterable[int], marks: Mapping[int, Mapping[str, Any]]) -> dict[int, RegisteredRelation]:
         types: dict[tuple[int, int, str], PgType] = {}
         rows = connection.execute(trusted(_READ), {"ids": list(ids)}).fetchall()
-        return {row["table_id"]: self._relation(connection, row, fingerprints[row["table_id"]], types) for row in rows}
+        return {row["table_id"]: self._relation(connection, row, marks[row["table_id"]], types) for row in rows}
 
     def _relation(
-        self, connection: Connection, row: Mapping[str, Any], fingerprint: str, types: dict[tuple[int, int, str], PgType]
+        self, connection: Connection, row: Mapping[str, Any], marks: Mapping[str, Any], types: dict[tuple[int, int, str], PgType]
     ) -> RegisteredRelation:
         columns, shown = _columns(connection, row, types), len(row["view_columns"])
         problem = _problem(row, columns)
@@ -266,7 +277,8 @@ class Relations:
             profile=row["storage_profile"],
             storage=self._storages(row["storage_profile"]),
             cold_build=row["cold_build"],
-            fingerprint=fingerprint,
+            fingerprint=marks["fingerprint"],
+            revision=marks["revision"],
             problem=problem,
         )
 

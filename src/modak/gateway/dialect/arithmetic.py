@@ -7,8 +7,9 @@ from sqlglot import exp
 from modak.gateway.dialect import datetimes
 from modak.gateway.dialect.coerce import as_float8, as_numeric, coerced, refuse_opaque
 from modak.gateway.dialect.errors import Untranslatable
+from modak.gateway.dialect.output import decimal_text
 from modak.gateway.dialect.parse import only
-from modak.gateway.dialect.scope import At, Handlers, Scope, Typed
+from modak.gateway.dialect.scope import At, Handlers, Scope, Typed, guarded
 from modak.gateway.dialect.types import FLOATS, INT2, INT4, INT8, INTEGERS, MAX_DIGITS, NUMBERS, NUMERIC_TEXT, SqlType, duckdb_name, numeric
 
 DIVISION_BY_ZERO = "error('22012: division by zero')"
@@ -51,14 +52,18 @@ def _integers(left: Typed, symbol: str, right: Typed) -> Typed:
     kind = _INTEGER_TYPES[max((left.type.name, right.type.name), key=INTEGERS.index)]
     if duckdb_name(left.type) != duckdb_name(right.type):
         left, right = (Typed(f"CAST({side.sql} AS {duckdb_name(kind)})", kind, side.text) for side in (left, right))
-    # least() of one value changes nothing and keeps the optimiser from moving constants over an overflow: a + 1 > 5 is not a > 4.
-    sql = _integer_division(left, symbol, right) if symbol in "/%" else f"least({left.sql} {symbol} {right.sql})"
-    return Typed(f"CAST(CAST({sql} AS SMALLINT) AS INTEGER)" if kind == INT2 else sql, kind)
+    sql = _integer_division(left, symbol, right) if symbol in "/%" else guarded(f"{left.sql} {symbol} {right.sql}")
+    return Typed(small(sql) if kind == INT2 else sql, kind)
+
+
+def small(sql: str) -> str:
+    """An integer that must be a smallint; the lake has no type for those."""
+    return f"CAST({guarded(f'CAST({sql} AS SMALLINT)')} AS INTEGER)"
 
 
 def _integer_division(left: Typed, symbol: str, right: Typed) -> str:
     """DuckDB gives NULL for a zero divisor, and an overflow for the remainder of the least number by -1, which is 0."""
-    divided = f"least({left.sql} {'//' if symbol == '/' else '%'} {right.sql})"
+    divided = guarded(f"{left.sql} {'//' if symbol == '/' else '%'} {right.sql}")
     if right.text is not None and int(right.text) not in (0, -1):
         return divided
     minus_one = f"WHEN {right.sql} = -1 THEN {left.sql} - {left.sql} " if symbol == "%" else ""
@@ -102,7 +107,7 @@ def _scales(left: Typed, right: Typed, how: str) -> str | None:
 
 def numeric_text(value: Typed) -> str:
     """A numeric's text with the display scale of its own."""
-    text = f"CAST({value.sql} AS VARCHAR)" if value.type.digits else value.sql
+    text = decimal_text(value.sql, value.type)
     if value.scale is None or value.type.digits is None:
         return text
     most = value.type.digits[1]
@@ -153,8 +158,8 @@ def _negation(at: At) -> Typed:
         quoted = f"'{text}'" if name == "numeric" else text
         return Typed(f"CAST({quoted} AS {duckdb_name(value.type)})", value.type.plain(), text)
     if name == "int2":
-        return Typed(f"CAST(CAST(-({value.sql}) AS SMALLINT) AS INTEGER)", INT2)
-    sql = f"least(-({value.sql}))" if name in INTEGERS else f"(-({value.sql}))"
+        return Typed(small(f"-({value.sql})"), INT2)
+    sql = guarded(f"-({value.sql})") if name in INTEGERS else f"(-({value.sql}))"
     return Typed(sql, value.type.plain(), scale=value.scale)
 
 

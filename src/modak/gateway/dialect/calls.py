@@ -12,7 +12,7 @@ from modak.gateway.dialect.coerce import coerced, unified
 from modak.gateway.dialect.comparison import comparable, ordered
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.parse import only
-from modak.gateway.dialect.scope import At, Handlers, Scope, Typed
+from modak.gateway.dialect.scope import At, Handlers, Scope, Typed, guarded
 from modak.gateway.dialect.types import BOOL, FLOATS, INT4, INTEGERS, NUMBERS, NUMERIC_TEXT, STRINGS, TEXT, SqlType, duckdb_name, numeric
 
 Function = Callable[[list[Typed], Scope], Typed]
@@ -58,14 +58,21 @@ def _substring(arguments: list[Typed], scope: Scope) -> Typed:
     """Positions before the first count as empty; DuckDB would count them from the end."""
     text = _text(arguments[0], scope).sql
     start = _integer(arguments[1], scope)
-    first = f"greatest({start.sql}, 1)"
+    first = (
+        start.sql
+        if start.text and int(start.text) > 0
+        else f"(CASE WHEN {start.sql} > 1 THEN {start.sql} WHEN {start.sql} <= 1 THEN 1 END)"
+    )
     if len(arguments) == 2:
         return Typed(f"substring({text}, {first})", TEXT)
     length = _integer(arguments[2], scope)
     end = f"CAST({start.sql} AS BIGINT) + {length.sql}"
-    present = f"{text} IS NOT NULL AND {start.sql} IS NOT NULL"
-    negative = f"WHEN {length.sql} < 0 AND {present} THEN error('22011: negative substring length not allowed')"
-    return Typed(f"(CASE {negative} ELSE substring({text}, {first}, greatest({end} - {first}, 0)) END)", TEXT)
+    negative = f"WHEN {length.sql} < 0 AND {text} IS NOT NULL AND {start.sql} IS NOT NULL"
+    negative += " THEN error('22011: negative substring length not allowed')"
+    left = f"({end} - {first})"
+    return Typed(
+        f"(CASE {negative} WHEN {left} > 0 THEN substring({text}, {first}, {left}) WHEN {left} <= 0 THEN left({text}, 0) END)", TEXT
+    )
 
 
 def _sided(function: str) -> Function:
@@ -123,9 +130,9 @@ def _abs(arguments: list[Typed], scope: Scope) -> Typed:
         raise Untranslatable("abs of a numeric without known digits")
     if value.null:
         return coerced(value, INT4, scope)
-    sql = f"abs({value.sql})"
+    sql = guarded(f"abs({value.sql})")
     if value.type.name == "int2":
-        sql = f"CAST(CAST({sql} AS SMALLINT) AS INTEGER)"
+        sql = arithmetic.small(sql)
     return Typed(sql, value.type.plain(), scale=value.scale)
 
 
@@ -156,7 +163,7 @@ def _whole(function: str) -> Function:
 
     def call(arguments: list[Typed], scope: Scope) -> Typed:
         value = _number(arguments[0])
-        if value.type.name in ("float8", *INTEGERS):
+        if value.type.name in (*FLOATS, *INTEGERS):
             return Typed(f"{function}({coerced(value, SqlType('float8'), scope).sql})", SqlType("float8"))
         if value.type.name != "numeric" or value.type.digits is None:
             raise Untranslatable(f"{function} of {value.type.name}")
@@ -285,7 +292,7 @@ def _qualified(at: At) -> Typed:
         or not isinstance(node.expression, exp.Anonymous)
     ):
         raise Untranslatable(f"{node.sql('postgres')[:80]}")
-    return _call(node.expression, scope, visit)
+    return _call(At(node.expression, scope, visit))
 
 
 def _substring_syntax(at: At) -> Typed:

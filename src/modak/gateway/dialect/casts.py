@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from modak.gateway.dialect.arithmetic import numeric_text, small
 from modak.gateway.dialect.coerce import as_float8, as_numeric, coerced
 from modak.gateway.dialect.datetimes import parse_interval, to_timestamp
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.literals import is_utc, literal
 from modak.gateway.dialect.parse import only
-from modak.gateway.dialect.scope import At, Handlers, Scope, Typed
+from modak.gateway.dialect.scope import At, Handlers, Scope, Typed, guarded
 from modak.gateway.dialect.types import INTEGERS, STRINGS, TEXT, SqlType, declared_type, duckdb_name, numeric_digits
 
 
@@ -68,8 +69,10 @@ def _string(value: Typed, wanted: SqlType) -> Typed:
     given = value.type.name
     if given in STRINGS:
         sql = value.sql
-    elif given in (*INTEGERS, "uuid") or (given == "numeric" and value.type.digits and value.scale is None):
+    elif given in (*INTEGERS, "uuid"):
         sql = f"CAST({value.sql} AS VARCHAR)"
+    elif given == "numeric":
+        sql = numeric_text(value)
     elif given == "bool":
         sql = f"(CASE WHEN {value.sql} THEN 'true' WHEN NOT {value.sql} THEN 'false' END)"
     elif given == "enum":
@@ -93,7 +96,7 @@ def _numeric(value: Typed, wanted: SqlType) -> Typed:
         return replace(value, type=value.type.plain())
     of = replace(wanted, digits=digits)
     # DuckDB rounds half away from zero as Postgres does, and complains about what is too large.
-    return Typed(f"CAST({value.sql} AS {duckdb_name(of)})", of, None)
+    return Typed(guarded(f"CAST({value.sql} AS {duckdb_name(of)})"), of, None)
 
 
 def _integer(value: Typed, wanted: SqlType) -> Typed:
@@ -108,8 +111,10 @@ def _integer(value: Typed, wanted: SqlType) -> Typed:
     elif given not in INTEGERS:
         return _refused(given, wanted.name)
     if wanted.name == "int2":
-        return Typed(f"CAST(CAST({sql} AS SMALLINT) AS INTEGER)" if given != "int2" else sql, wanted)
-    return Typed(sql if duckdb_name(value.type) == duckdb_name(wanted) else f"CAST({sql} AS {duckdb_name(wanted)})", wanted, _kept(value))
+        return Typed(small(sql) if given != "int2" else sql, wanted)
+    return Typed(
+        sql if duckdb_name(value.type) == duckdb_name(wanted) else guarded(f"CAST({sql} AS {duckdb_name(wanted)})"), wanted, _kept(value)
+    )
 
 
 def _kept(value: Typed) -> str | None:

@@ -41,8 +41,8 @@ def coerced(value: Typed, wanted: SqlType, scope: Scope) -> Typed:
         return as_numeric(value)
     if name == "float8" and given in NUMBERS:
         return as_float8(value)
-    if name == "text" and given in STRINGS:
-        return replace(value, type=TEXT)
+    if (name == "text" and given in STRINGS) or (name, given) == ("varchar", "text"):
+        return replace(value, type=wanted)
     if name == "timestamp" and given == "date":
         return Typed(f"CAST({value.sql} AS TIMESTAMP)", wanted)
     if name == "timestamptz" and given in ("date", "timestamp") and is_utc(scope.timezone):
@@ -116,7 +116,7 @@ def common_type(values: Sequence[Typed]) -> SqlType:
     if "float8" in names and names <= set(NUMBERS):
         return FLOAT8
     if names <= {"text", "varchar"}:
-        return TEXT
+        return types[0].plain()
     raise Untranslatable(f"a common type of {', '.join(sorted(names))}")
 
 

@@ -101,7 +101,9 @@ def _timestamp(value: Typed) -> Typed:
 def _timestamptz(value: Typed) -> Typed:
     if value.type.name == "timestamptz":
         return value
-    return Typed(f"make_timestamptz(epoch_us({_timestamp(value).sql}))", TIMESTAMPTZ)
+    exact = f"make_timestamptz(epoch_us(TRY_CAST({value.sql} AS TIMESTAMP)))"
+    late = f"CASE WHEN {value.sql} IS NOT NULL THEN TIMESTAMPTZ 'infinity' END"
+    return Typed(f"coalesce({exact}, {late})", TIMESTAMPTZ)
 
 
 def compared(left: Typed, operator: str, right: Typed, scope: Scope) -> Typed:

@@ -94,9 +94,13 @@ def _plus_interval(left: Typed, symbol: str, right: Typed, scope: Scope) -> Type
         raise Untranslatable("days or months on timestamptz outside UTC")
     base = coerced(left, TIMESTAMP, scope) if left.type.name == "date" else to_timestamp(left)
     moved = f"({base.sql} {symbol} {right.sql})"
-    bound = f"make_timestamp({_LEAST_MICROS}::BIGINT)"
-    checked = Typed(f"(CASE WHEN {moved} < {bound} THEN error('22008: timestamp out of range') ELSE {moved} END)", TIMESTAMP)
+    checked = _after_beginning(moved)
     return to_timestamptz(checked) if zoned else checked
+
+
+def _after_beginning(sql: str) -> Typed:
+    bound = f"make_timestamp({_LEAST_MICROS}::BIGINT)"
+    return Typed(f"(CASE WHEN {sql} < {bound} THEN error('22008: timestamp out of range') ELSE {sql} END)", TIMESTAMP)
 
 
 def date_trunc(unit: Typed, value: Typed, scope: Scope) -> Typed:
@@ -109,7 +113,7 @@ def date_trunc(unit: Typed, value: Typed, scope: Scope) -> Typed:
         value, kind = coerced(value, TIMESTAMPTZ, scope), "timestamptz"
     if kind not in ("timestamp", "timestamptz") or (kind == "timestamptz" and not is_utc(scope.timezone)):
         raise Untranslatable(f"date_trunc of {kind} in time zone {scope.timezone}")
-    truncated = Typed(f"date_trunc('{name}', {to_timestamp(value).sql})", TIMESTAMP)
+    truncated = _after_beginning(f"date_trunc('{name}', {to_timestamp(value).sql})")
     return to_timestamptz(truncated) if kind == "timestamptz" else truncated
 
 
@@ -125,6 +129,8 @@ def field(name: str, value: Typed, scope: Scope, *, as_float: bool) -> Typed:
         raise Untranslatable(f"{name} of timestamptz in time zone {scope.timezone}")
     if kind == "date" and name in ("hour", "minute", "second"):
         raise Untranslatable(f"{name} of a date")
+    if kind == "date" and as_float:
+        value, kind = coerced(value, TIMESTAMP, scope), "timestamp"
     if name in ("epoch", "second"):
         return _fraction(name, value, kind, as_float)
     if name == "year":

@@ -29,7 +29,9 @@ class RuntimeProblem:
 _RAISED = re.compile(r"(?P<sqlstate>[0-9A-Z]{5}): (?P<message>[^\n]*)")
 _INTEGER = {"INT16": "smallint", "INT32": "integer", "INT64": "bigint"}
 _OVERFLOW = re.compile(r"Overflow (?:in \w+ of (?P<type>INT16|INT32|INT64)\b|in \w+ of (?:numeric value|-?\d+ / -?\d+)|on abs)")
-_NARROWING = re.compile(r"Type \w+ with value \S+ can't be cast .*destination type (?P<type>INT16|INT32|INT64)", re.DOTALL)
+_NARROWING = re.compile(
+    r"Type (?:INT\d+|DOUBLE|FLOAT|DECIMAL\S*|\w*INT) with value \S+ can't be cast .*destination type (?P<type>INT16|INT32|INT64)", re.DOTALL
+)
 # How translated SQL says that DuckDB cannot give this row's value exactly.
 NEEDS_POSTGRES = "MODAK"
 

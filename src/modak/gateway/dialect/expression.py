@@ -120,7 +120,9 @@ def _case(at: At) -> Typed:
         results.append(visit(branch.args["true"]))
     default = node.args.get("default")
     results.append(visit(default) if default is not None else Typed("NULL", UNKNOWN, null=True))
-    values, kind = unified(results, scope)
+    # Postgres looks at the ELSE branch first when it chooses the type.
+    values, kind = unified([results[-1], *results[:-1]], scope)
+    values = [*values[1:], values[0]]
     whens = " ".join(f"WHEN {test} THEN {value.sql}" for test, value in zip(conditions, values, strict=False))
     scales = " ".join(f"WHEN {test} THEN {value.scale}" for test, value in zip(conditions, values, strict=False))
     scale = f"(CASE {scales} ELSE {values[-1].scale} END)" if values[-1].scale else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from modak.core.type_map import PgType
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.literals import is_utc
-from modak.gateway.dialect.types import SqlType
+from modak.gateway.dialect.types import MAX_DIGITS, SqlType
 
 # Where Postgres changes from 100000000000000 to 1e+15. Above it digits are chosen by a stricter rule than DuckDB's, by a function of ours.
 _FLOAT8_PLAIN = "1e15"
@@ -18,7 +18,7 @@ def text_sql(sql: str, type: SqlType, timezone: str) -> str:
         case "int2" | "int4" | "int8" | "oid" | "uuid":
             return f"CAST({sql} AS VARCHAR)"
         case "numeric":
-            return f"CAST({sql} AS VARCHAR)" if type.digits else sql
+            return decimal_text(sql, type)
         case "text" | "varchar" | "enum" | "unknown":
             return sql
         case "bpchar":
@@ -40,6 +40,18 @@ def text_sql(sql: str, type: SqlType, timezone: str) -> str:
         case "opaque":
             return _opaque(sql, type.pg, timezone)
     raise Untranslatable(f"output of type {type.name}")
+
+
+def decimal_text(sql: str, of: SqlType) -> str:
+    """A decimal's digits. Where all of them are decimals DuckDB leaves out the zero before the point."""
+    if of.digits is None:
+        return sql
+    precision, scale = of.digits
+    if precision > scale:
+        return f"CAST({sql} AS VARCHAR)"
+    if precision < MAX_DIGITS:
+        return f"CAST(CAST({sql} AS DECIMAL({precision + 1},{scale})) AS VARCHAR)"
+    return f"replace('0' || CAST({sql} AS VARCHAR), '0-.', '-0.')"
 
 
 def _era(text: str, before: str, suffix: str) -> str:

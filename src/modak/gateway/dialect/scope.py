@@ -35,6 +35,12 @@ class Typed:
         return self.type.name == "unknown"
 
 
+def guarded(sql: str) -> str:
+    """A value whose computation may fail. least() of one value changes nothing, and the optimiser neither moves constants over it
+    (``a + 1 > 5`` is not ``a > 4`` when a + 1 overflows) nor drops a narrowing cast below it."""
+    return f"least({sql})"
+
+
 @dataclass(frozen=True)
 class Relation:
     """A name in FROM with its columns, in order."""

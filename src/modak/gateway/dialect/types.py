@@ -79,7 +79,7 @@ def numeric(precision: int, scale: int) -> SqlType:
     """A numeric of known digits; what does not fit DuckDB's decimals is refused."""
     if not 0 <= scale <= MAX_DIGITS:
         raise Untranslatable(f"numeric with {scale} decimals")
-    return SqlType("numeric", digits=(min(max(precision, scale, 1), MAX_DIGITS), scale))
+    return SqlType("numeric", digits=(min(max(precision, scale + 1), MAX_DIGITS), scale))
 
 
 def duckdb_name(of: SqlType) -> str:

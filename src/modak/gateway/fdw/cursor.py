@@ -11,7 +11,6 @@ import duckdb
 
 from modak.errors import ModakError
 from modak.gateway.dialect.errors import runtime_problem
-from modak.gateway.dialect.functions import register_functions
 from modak.gateway.fdw.request import Request
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import Scan
@@ -69,7 +68,6 @@ class LakeRows:
     def __init__(self, engine: Engine, scan: Scan) -> None:
         self._cursor = engine.cursor()
         self._scan = scan  # holds the snapshot
-        register_functions(self._cursor)
 
     def batches(self) -> Iterator[Any]:
         with engine_errors():

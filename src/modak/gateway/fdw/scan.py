@@ -75,7 +75,8 @@ class ColdScans:
     def _translated(self, request: Request, relation: RegisteredRelation, snapshot: Snapshot, sample: bool) -> Scan:
         assert request.select is not None
         columns, scope = self._columns(relation), self._scope(relation)
-        source = self._source(request, relation, snapshot, request.columns, predicates(request.conditions, columns))
+        wanted = sorted({*request.columns, f"a{_number(relation)}"})
+        source = self._source(request, relation, snapshot, wanted, predicates(request.conditions, columns))
         outputs = [_output(node, columns) for node in request.select.outputs]
         conditions = [*self._key_range(request, relation), *(translate(node, scope).sql for node in request.conditions)]
         parts = [f"SELECT {', '.join(outputs) or 'NULL'} FROM {source}"]

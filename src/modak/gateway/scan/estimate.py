@@ -6,6 +6,7 @@ independent, as Postgres takes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -125,9 +126,11 @@ def _lower(one: Value, other: Value) -> Value:
 
 
 def _number(value: Value) -> Value:
-    """Numbers measure distances; texts only compare."""
+    """Numbers measure distances; texts only compare, and NaN not even that."""
     if isinstance(value, Decimal):
-        return float(value)
+        value = float(value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return value if isinstance(value, int | float) else None
 
 
@@ -160,7 +163,7 @@ def _overlap(kind: str, conditions: _Asked, values: Range) -> float:
     low, high = _number(values.low), _number(values.high)
     if conditions.low is None and conditions.high is None:
         return 1.0
-    if low is None or high is None:
+    if low is None or high is None or math.inf in (abs(low), abs(high)):
         return _RANGE_DEFAULT
     # One step more, so that a file of a single value is no empty range.
     step = 1 if kind in _DISCRETE else (high - low) / max(values.rows, 1) or 1

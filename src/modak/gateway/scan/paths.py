@@ -5,6 +5,7 @@ from __future__ import annotations
 from modak.errors import LakeError
 
 _S3 = ("s3a://", "s3n://", "s3://")
+_WILDCARDS = "*?["
 
 
 def readable(location: str) -> str:
@@ -20,15 +21,13 @@ def readable(location: str) -> str:
 
 
 def without_globs(path: str) -> str:
-    """The path as a pattern that matches nothing but itself; DuckDB takes every path for a pattern."""
-    return "/".join(_literal_part(part) for part in path.split("/"))
-
-
-def _literal_part(part: str) -> str:
-    # A part without a wildcard is taken as it stands, backslashes included; in one with a wildcard a backslash is an escape.
-    if not any(wildcard in part for wildcard in "*?["):
-        return part
-    return "".join({"*": "[*]", "?": "[?]", "[": "[[]", "\\": "\\\\"}.get(letter, letter) for letter in part)
+    """The path as a pattern that matches nothing but itself: DuckDB takes every path with a wildcard for a pattern."""
+    if not any(wildcard in path for wildcard in _WILDCARDS):
+        return path
+    if "\\" in path:
+        # DuckDB splits patterns at backslashes as well, so there is no way to write this one.
+        raise LakeError("a path with a backslash and a wildcard cannot be read", hint="move the warehouse to a plainer folder", path=path)
+    return "".join(f"[{letter}]" if letter in _WILDCARDS else letter for letter in path)
 
 
 def text_literal(text: str) -> str:

@@ -13,6 +13,8 @@ begin
     end if;
     execute format('create table modak.%I (like modak.delta including all)', part);
     execute format('alter table modak.delta attach partition modak.%I for values in (%s)', part, p_table_id);
+    -- Never analysed, an empty table is taken for ten pages; every plan of the view would pay for them.
+    execute format('analyze modak.%I', part);
     if keeper <> (select c.relowner from pg_class c where c.oid = 'modak.delta'::regclass) then
         execute format('grant usage on schema modak to %s', keeper::regrole);
         execute format('grant select, insert, update, delete on modak.%I to %s', part, keeper::regrole);

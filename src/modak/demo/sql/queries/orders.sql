@@ -39,3 +39,7 @@ returning id, status;
 
 -- name: return_order
 update public.orders set status = 'returned' where placed_at >= '2025-02-01 00:00+00' and placed_at < '2025-02-01 06:00+00';
+
+-- name: count_returned
+select count(*) as n from public.orders
+ where placed_at >= '2025-02-01 00:00+00' and placed_at < '2025-02-01 06:00+00' and status = 'returned';

@@ -1,0 +1,214 @@
+"""A registered table in DuckDB: hot rows and corrected cold rows as one relation, at one pinned seam.
+
+Hot rows and corrections come from Postgres as Arrow streams, cold rows straight from the lake's files; nothing is copied beforehand, and
+every query over the relation reads the same rows again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import cast
+
+import duckdb
+
+from modak import settings as configuration
+from modak.app import App
+from modak.connection import Connection
+from modak.core.tier_key import TierKeyType
+from modak.errors import UsageError
+from modak.gateway.scan.deletes import Deletes
+from modak.gateway.scan.engine import Cursor, Engine, extension_path, is_remote, secret_sql
+from modak.gateway.scan.paths import identifier, readable, text_literal
+from modak.gateway.scan.prune import KeyRange, prune
+from modak.gateway.scan.relation import relation_sql
+from modak.gateway.scan.snapshot import DataFile, Snapshot
+from modak.gateway.scan.snapshots import Snapshots
+from modak.lake.storage import Storage, pyiceberg_properties
+from modak.pinned.arrow_rows import ArrowRows, readers_wanted
+from modak.pinned.pin import TTL
+from modak.pinned.seam import Seam, SeamColumn, pinned
+from modak.pinned.statements import by_copy, corrected_keys, corrected_rows, hot_rows
+from modak.settings import Settings
+from modak.source import heap
+
+__all__ = ["pinned_relation"]
+
+CHUNK_BYTES_MIN = 16 * 1024 * 1024
+CHUNK_BYTES_MAX = 256 * 1024 * 1024
+CHUNKS_PER_READER = 4
+# A condition does not pass a LIMIT. Past it, DuckDB would hand it to Arrow, where NaN is not the largest number, and forget it.
+_BARRIER = f"LIMIT {2**63 - 1}"
+
+
+@contextlib.contextmanager
+def pinned_relation(
+    dsn: str,
+    name: str,
+    connection: duckdb.DuckDBPyConnection | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    settings: Settings | None = None,
+    ttl: str = TTL,
+) -> Iterator[duckdb.DuckDBPyRelation]:
+    """The table ``name`` (``schema.table``) as one relation, readable as often as you like inside the block.
+
+    ``connection`` is a DuckDB connection of yours, to join the relation with your tables; without one there is a fresh database in memory.
+    ``columns`` narrows what is read. The lake's place comes from ``settings``, by default those of the environment.
+    """
+    chosen = replace(settings or configuration.load(os.environ), dsn=dsn)
+    with contextlib.ExitStack() as stack:
+        seam, reading = stack.enter_context(pinned(dsn, name, ttl=ttl))
+        wanted = seam.columns if columns is None else seam.named(columns)
+        if not wanted:
+            raise UsageError("a relation needs at least one column", hint="leave `columns` out for all of them")
+        engine = connection if connection is not None else stack.enter_context(_own_database())
+        read = _Read(seam, App(chosen).storage(seam.profile), engine, stack)
+        relation = engine.sql(read.statement(dsn, reading, wanted)).set_alias(seam.table.table_name)
+        try:
+            yield relation
+        except duckdb.Error as error:
+            failure = next((rows.failure for rows in read.streams if rows.failure is not None), None)
+            if failure is None:
+                raise
+            raise failure from error
+
+
+@contextlib.contextmanager
+def _own_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}) as database:
+        database.execute("SET TimeZone = 'UTC'")
+        yield database
+
+
+class _Read:
+    """One relation in the making; what it puts into the engine goes with the stack."""
+
+    def __init__(self, seam: Seam, storage: Storage, engine: duckdb.DuckDBPyConnection, stack: contextlib.ExitStack) -> None:
+        self._seam, self._storage, self._engine, self._stack = seam, storage, engine, stack
+        self._suffix = uuid.uuid4().hex[:12]
+        self.streams: list[ArrowRows] = []
+        # Deletes are kept in the engine for as long as this object is.
+        self._snapshot: Snapshot | None = None
+
+    def statement(self, dsn: str, reading: Connection, columns: Sequence[SeamColumn]) -> str:
+        names = [column.name for column in columns]
+        shown = ", ".join(map(identifier, names))
+        hot = self._stream("hot", dsn, self._hot_queries(reading, columns), columns)
+        arms = [f"SELECT {shown} FROM {hot}"]  # noqa: S608
+        keys = None
+        if self._seam.delta_rows:
+            rows = self._stream("corrected", dsn, [corrected_rows(self._seam, columns, by_copy, names, bad=True)], columns)
+            arms.append(f"SELECT {shown} FROM {rows}")  # noqa: S608
+            key_names = [key.name for key in self._seam.keys]
+            keys = self._stream("keys", dsn, [corrected_keys(self._seam, by_copy, key_names, bad=True)], self._seam.keys)
+        if self._seam.pin.lake_snapshot_id is not None:
+            arms.append(self._cold(columns, keys))
+        return " UNION ALL ".join(arms)
+
+    def _hot_queries(self, reading: Connection, columns: Sequence[SeamColumn]) -> list[str]:
+        names = [part.name for part in self._seam.parts]
+        wanted = readers_wanted() * CHUNKS_PER_READER
+        cut = heap.chunks(reading, names, bytes_min=CHUNK_BYTES_MIN, bytes_max=CHUNK_BYTES_MAX, wanted=wanted)
+        return [hot_rows(self._seam, columns, chunk) for chunk in cut]
+
+    def _stream(self, kind: str, dsn: str, queries: Sequence[str], columns: Sequence[SeamColumn]) -> str:
+        """An expression for FROM."""
+        rows = ArrowRows(dsn, self._seam.snapshot, queries, columns)
+        view = f"modak_{kind}_{self._suffix}"
+        self._engine.register(view, rows)
+        self.streams.append(rows)
+        self._stack.callback(self._unregister, view)
+        self._stack.callback(rows.close)
+        return f"(SELECT * FROM {view} {_BARRIER})"  # noqa: S608
+
+    def _unregister(self, view: str) -> None:
+        # The user may have closed the connection inside the block.
+        with contextlib.suppress(duckdb.Error):
+            self._engine.unregister(view)
+
+    def _cold(self, columns: Sequence[SeamColumn], keys: str | None) -> str:
+        snapshot, files = self._plan()
+        names = self._seam.lake_names({field.id: field.name for field in snapshot.fields})
+        needed = dict.fromkeys([*columns, self._seam.tier_key, *(self._seam.keys if keys else ())])
+        there = [name for column in needed if (name := names[column.name]) is not None]
+        source = f"{self._relation(snapshot, files, there)} AS cold"
+        shown = ", ".join(f"{_cold_value(column, names)} AS {identifier(column.name)}" for column in columns)
+        tier_key = _cold_value(self._seam.tier_key, names)
+        if keys is not None:
+            matches = " AND ".join(f"{_cold_value(key, names)} = corrected.{identifier(key.name)}" for key in self._seam.keys)
+            source += f" ANTI JOIN {keys} AS corrected ON {matches}"
+        # A mirrored table's lake holds hot rows as well; of those the heap speaks.
+        return f"SELECT {shown} FROM {source} WHERE {_below_line(self._seam, tier_key)}"  # noqa: S608
+
+    def _plan(self) -> tuple[Snapshot, list[DataFile]]:
+        pin = self._seam.pin
+        if pin.metadata_location is None:
+            raise UsageError("the cut-line names no metadata of its snapshot", hint="`modak tier` publishes both", table_id=pin.table_id)
+        snapshots = Snapshots()
+        try:
+            found = snapshots.get(pin.metadata_location, pin.lake_snapshot_id, pyiceberg_properties(self._storage))
+        finally:
+            snapshots.close()
+        self._snapshot = found
+        self._stack.callback(setattr, self, "_snapshot", None)
+        lake_key = self._seam.lake_names({field.id: field.name for field in found.fields})[self._seam.tier_key.name]
+        return found, prune(found, (), KeyRange(lake_key, high=pin.tier_key_hi) if lake_key else None)
+
+    def _relation(self, snapshot: Snapshot, files: Sequence[DataFile], columns: Sequence[str]) -> str:
+        if is_remote(self._storage):
+            self._reach_remote_files()
+        if not any(file.deletes for file in files):
+            return relation_sql(snapshot, files, columns)
+        scratch = _Scratch(self._engine, self._suffix)
+        self._stack.callback(scratch.close)
+        bitmaps = Deletes(cast(Engine, scratch)).prepare(snapshot, files)
+        assert bitmaps is not None
+        return relation_sql(snapshot, files, columns, replace(bitmaps, table=f"{scratch.name}.main.{bitmaps.table}"))
+
+    def _reach_remote_files(self) -> None:
+        for extension in ("httpfs",) if "s3.access-key-id" in self._storage.config else ("httpfs", "aws"):
+            self._engine.execute(f"LOAD {text_literal(str(extension_path(extension)))}")
+        self._engine.execute(secret_sql(self._storage.catalog_name, readable(self._storage.warehouse), self._storage.config))
+
+
+class _Scratch:
+    """A database in memory beside the user's own, which stays clean. ``Deletes`` asks an engine for nothing but cursors."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, suffix: str) -> None:
+        self.name = f"modak_scratch_{suffix}"
+        self._connection = connection
+        connection.execute(f"ATTACH ':memory:' AS {self.name}")
+
+    def cursor(self) -> Cursor:
+        cursor = self._connection.cursor()
+        cursor.execute(f"USE {self.name}")
+        return cursor
+
+    def close(self) -> None:
+        with contextlib.suppress(duckdb.Error):
+            self._connection.execute(f"DETACH {self.name}")
+
+
+def _cold_value(column: SeamColumn, names: dict[str, str | None]) -> str:
+    """A column of the lake; rows from before it was added have none."""
+    name = names[column.name]
+    kind = column.lake.type.duckdb
+    return f"cold.{identifier(name)}::{kind}" if name is not None else f"NULL::{kind}"
+
+
+def _below_line(seam: Seam, tier_key: str) -> str:
+    """A condition on a cold row: its tier key lies below T."""
+    line, key_type = seam.pin.tier_key_hi, seam.table.key_type
+    bound = key_type.encode_bound(line)
+    if bound in ("MINVALUE", "MAXVALUE"):
+        return "true" if bound == "MAXVALUE" else "false"
+    values = {
+        TierKeyType.DATE: f"DATE '1970-01-01' + {line}",
+        TierKeyType.TIMESTAMP: f"make_timestamp({line})",
+        TierKeyType.TIMESTAMPTZ: f"make_timestamptz({line})",
+    }
+    return f"{tier_key} < {values.get(key_type, str(line))}"

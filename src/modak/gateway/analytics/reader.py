@@ -1,0 +1,153 @@
+"""Connections of the gateway's own that read under somebody else's snapshot, by binary COPY into Arrow.
+
+Once a reader has taken a snapshot over, the session it came from may end its transaction: the reader keeps that world alive itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from modak.connection import PINNED_SETTINGS
+from modak.errors import ConnectionFailed, ModakError
+
+# Small batches stay in the processor's caches, and a cancel is seen between two of them.
+BATCH_BYTES = 4 * 1024 * 1024
+IDLE_MAX = 4
+
+
+class Cancelled(ModakError):
+    """The client asked for it, or time ran out."""
+
+    code = "query_canceled"
+    sqlstate = "57014"
+
+
+class SnapshotGone(ModakError):
+    """The snapshot cannot be taken over: its session is on another server or database, or has ended."""
+
+    code = "snapshot_not_importable"
+    sqlstate = "55000"
+
+
+class Reader:
+    """One connection. It belongs to one thread at a time; ``cancel`` may come from any."""
+
+    def __init__(self, dsn: str) -> None:
+        import adbc_driver_postgresql.dbapi as adbc
+
+        self._errors = adbc.Error
+        try:
+            self._connection = adbc.connect(dsn, autocommit=True)
+        except adbc.Error as cause:
+            raise ConnectionFailed(f"cannot connect to Postgres: {cause}", hint="check the gateway's --dsn") from cause
+        self._lock = threading.Lock()
+        self._running: Any = None
+        self._cancelled = False
+
+    def begin(self, snapshot: str) -> None:
+        """Take a snapshot over, as ``pg_export_snapshot`` named it."""
+        if not re.fullmatch(r"[0-9A-Fa-f-]+", snapshot):
+            raise SnapshotGone("not the name of a snapshot", name=snapshot)
+        self._cancelled = False
+        self._execute("begin isolation level repeatable read read only")
+        try:
+            self._execute(f"set transaction snapshot '{snapshot}'")
+        except self._errors as cause:
+            raise SnapshotGone(f"the client's snapshot cannot be read here: {cause}", hint="the gateway must be on its server") from cause
+        settings = {**PINNED_SETTINGS, "statement_timeout": "0", "application_name": "modak-gateway"}
+        self._execute("select " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items()))
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with self._cursor() as cursor:
+            cursor.execute(query)
+            return [tuple(row) for row in cursor.fetchall()]
+
+    @contextlib.contextmanager
+    def batches(self, query: str) -> Iterator[Any]:
+        """The rows of a query as a ``pyarrow.RecordBatchReader``, while the block runs."""
+        with self._cursor() as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
+            cursor.execute(query)
+            yield cursor.fetch_record_batch()
+
+    def end(self) -> None:
+        self._execute("rollback")
+
+    def cancel(self) -> None:
+        """What runs now, and whatever is asked of this reader until its next ``begin``."""
+        with self._lock:
+            self._cancelled = True
+            if self._running is not None:
+                self._running.adbc_cancel()
+
+    def close(self) -> None:
+        with contextlib.suppress(self._errors, RuntimeError):
+            self._connection.close()
+
+    def _execute(self, statement: str) -> None:
+        with self._cursor() as cursor:
+            cursor.execute(statement)
+
+    @contextlib.contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        with self._connection.cursor() as cursor:
+            with self._lock:
+                if self._cancelled:
+                    raise Cancelled("canceling statement due to user request")
+                self._running = cursor
+            try:
+                yield cursor
+            finally:
+                with self._lock:
+                    self._running = None
+
+
+class Readers:
+    """Idle readers are kept: opening one takes a tenth of a second, most of it to learn Postgres's types."""
+
+    def __init__(self, dsn: str, *, idle_max: int = IDLE_MAX) -> None:
+        self._dsn = dsn
+        self._idle_max = idle_max
+        self._idle: list[Reader] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def take(self, snapshot: str) -> Reader:
+        """A reader in the given snapshot. Give it back with ``give_back``, whatever happens."""
+        while True:
+            with self._lock:
+                idle = self._idle.pop() if self._idle else None
+            reader = idle or Reader(self._dsn)
+            try:
+                reader.begin(snapshot)
+            except SnapshotGone:
+                self.give_back(reader)
+                raise
+            except BaseException:
+                reader.close()
+                if idle is None:
+                    raise
+                continue  # it broke while it lay idle
+            return reader
+
+    def give_back(self, reader: Reader) -> None:
+        try:
+            reader.end()
+        except Exception:  # noqa: BLE001 - cancelled or broken: either way not to be used again
+            reader.close()
+            return
+        with self._lock:
+            if not self._closed and len(self._idle) < self._idle_max:
+                self._idle.append(reader)
+                return
+        reader.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle, self._closed = self._idle, [], True
+        for reader in idle:
+            reader.close()

@@ -1,0 +1,189 @@
+"""One client, from its first statement to its last: Postgres answers, and the lake where it can."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any
+
+from modak.gateway.channel import Channel
+from modak.gateway.interception import Answer, Interceptor
+from modak.gateway.relay.backend import Backend
+from modak.gateway.relay.extended import Extended
+from modak.gateway.relay.lake import Declined, Lake, LakeFailure
+from modak.gateway.relay.ledger import Kind, Request
+from modak.gateway.relay.peer import BackendGone, ClientGone, Peer
+from modak.gateway.relay.pump import Pump
+from modak.gateway.relay.statements import Book
+from modak.gateway.wire.messages import (
+    TEXT,
+    ErrorFields,
+    Message,
+    ProtocolError,
+    command_complete,
+    error_response,
+    ready_for_query,
+    row_description,
+)
+
+log = logging.getLogger("modak.gateway")
+
+_SHUTDOWN = ErrorFields("FATAL", "57P01", "terminating connection due to administrator command")
+_LOST = ErrorFields("FATAL", "08006", "the connection to Postgres was lost", hint="connect again")
+
+
+class RelaySession:
+    """``run`` returns when the session is over, whoever ended it; client and Postgres are closed then."""
+
+    def __init__(self, channel: Channel, backend: Backend, interceptor: Interceptor | None, executor: Executor) -> None:
+        self._client = Peer(channel, ClientGone)
+        self._backend = backend
+        self._interceptor = interceptor
+        self._book = Book()
+        self._pump = Pump(self._client, backend, self._book)
+        self._lake = Lake(interceptor, backend, self._client, executor)
+        self._extended = Extended(self._client, backend, self._pump, self._book, self._lake, self._candidate)
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            await self._converse()
+        except ClientGone:
+            pass
+        except BackendGone:
+            if not self._pump.said_farewell:
+                await self._last_words(self._backend.farewell or _LOST)
+        except ProtocolError as error:
+            await self._last_words(ErrorFields.of(error, severity="FATAL"))
+        finally:
+            await self._end()
+
+    async def cancel(self) -> None:
+        """A CancelRequest for this session came: the running statement, if there is one, fails with 57014."""
+        if self._lake.working:
+            self._lake.interrupt("canceling statement due to user request")
+        else:
+            await self._backend.cancel()
+
+    async def shutdown(self) -> None:
+        """End the session as soon as no statement is running; ``run`` returns then."""
+        self._stopping.set()
+
+    async def _converse(self) -> None:
+        while True:
+            message = self._client.decoder.next()
+            if message is None:
+                await self._pump.drain()
+                await self._close_retired()
+                if self._stopping.is_set():
+                    await self._last_words(_SHUTDOWN)
+                    return
+                await self._idle()
+            elif message.tag == b"X":
+                await self._pump.drain()
+                return
+            else:
+                await self._handle(message)
+
+    async def _handle(self, message: Message) -> None:
+        tag, ledger = message.tag, self._pump.ledger
+        if tag == b"S":
+            ledger.skipping = False
+        if ledger.skipping or tag in b"Hdcf":
+            return  # Flush has nothing to do here, and data that comes after a COPY has failed is let go
+        if tag == b"Q":
+            await self._query(message)
+        elif tag == b"F":
+            await self._in_postgres(message)
+        elif tag in b"PBDECS":
+            await self._extended.handle(message)
+        else:
+            raise ProtocolError(f"unexpected frontend message type {tag!r}")
+
+    async def _idle(self) -> None:
+        """Until the client has something to say. Notifications pass meanwhile."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([self._client.arrival(), self._backend.peer.arrival(), stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+        if self._backend.peer.arrived():
+            await self._pump.pass_on()
+        self._client.arrived()
+
+    def _candidate(self, sql: bytes) -> Any | None:
+        """The statement if it may be the lake's, which reads UTF-8 and standard strings and nothing else."""
+        if self._interceptor is None or self._backend.setting("standard_conforming_strings") != "on":
+            return None
+        if self._backend.setting("client_encoding") != "UTF8":
+            return None
+        try:
+            return self._interceptor.candidate(sql.decode())
+        except UnicodeDecodeError:
+            return None
+        except Exception:
+            log.exception("a statement could not be looked at; Postgres answers it")
+            return None
+
+    async def _query(self, message: Message) -> None:
+        # It takes the place of the unnamed statement and portal.
+        self._extended.release(b"")
+        await self._pump.drain()
+        if self._pump.ledger.skipping:
+            return
+        self._book.drop(b"")
+        self._book.forget(b"")
+        possible = self._pump.ledger.interruptible and self._backend.transaction_status != b"E"
+        candidate = self._candidate(message.body.partition(b"\0")[0]) if possible else None
+        if candidate is None or not await self._by_lake(candidate):
+            await self._in_postgres(message)
+
+    async def _in_postgres(self, message: Message) -> None:
+        self._pump.gather(message.encode(), Request(Kind.QUERY))
+        await self._pump.drain()
+
+    async def _by_lake(self, candidate: Any) -> bool:
+        """Answer by the simple protocol; False if Postgres is to do it."""
+        await self._pump.resync()
+        try:
+            async with self._lake.statement():
+                answer = await self._lake.ask(candidate, ())
+                if answer is None:
+                    return False
+                self._book.retired.append(answer)
+                tail = await self._rows(answer)
+        except Declined:
+            return False
+        except LakeFailure as failure:
+            await self._lake.abort(failure.fields)
+            tail = error_response(failure.fields)
+        status = self._backend.transaction_status
+        self._book.ready(status)
+        await self._client.send(tail, ready_for_query(status))
+        return True
+
+    async def _rows(self, answer: Answer) -> bytes:
+        fields = [replace(one, format=TEXT) for one in answer.fields]
+        rows = await self._lake.stream(answer, [TEXT] * len(fields), 0, row_description(fields))
+        return command_complete(f"SELECT {rows}")
+
+    async def _close_retired(self) -> None:
+        retired, self._book.retired = self._book.retired, []
+        for answer in retired:
+            await self._lake.close(answer)
+
+    async def _last_words(self, fields: ErrorFields) -> None:
+        with contextlib.suppress(ClientGone):
+            await self._client.send(error_response(fields))
+
+    async def _end(self) -> None:
+        """Nothing of the session goes on: not in the lake, not in Postgres, which would not notice by itself that nobody waits."""
+        self._book.ready(b"I")
+        await self._close_retired()
+        if self._pump.ledger.owes or self._backend.busy:
+            await self._backend.cancel()
+        await self._backend.close()
+        await self._client.close()

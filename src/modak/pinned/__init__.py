@@ -1,0 +1,1 @@
+"""Pinned reads from outside Postgres: what DuckDB's and Spark's readers share of the seam protocol."""

@@ -1,0 +1,212 @@
+"""The pin and the snapshot behind a pinned read: what is held, for how long, and what happens when the line moves meanwhile.
+
+Also what the tests of both readers share: tiering inside this process, so that cold rows need no JVM.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests import events
+from tests.events import put_under_modak
+from tests.support import rows, value
+
+from modak.app import App
+from modak.connection import Connection, connect
+from modak.errors import CutlineMoved, LockNotAvailable, NotRegistered, UsageError
+from modak.jobs import flush
+from modak.pinned import pin as pins
+from modak.pinned import seam as seams
+from modak.pinned.seam import Seam, pinned
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flush's tasks run here, one after the other: the same reading and writing, without the engine that spreads it."""
+
+    def run(_: Any, task: flush.FlushTask) -> list[dict[str, Any]]:
+        return [task.run(number) for number in range(len(task.chunks))]
+
+    monkeypatch.setattr(flush, "_run", run)
+    monkeypatch.setattr(flush.os, "setpriority", lambda *_: None)
+
+
+@pytest.fixture
+def cold_events(app: App, connection: Connection, no_spark: None) -> None:
+    """Fixture E with T = 200: three cold rows, two hot ones, and the tiered partitions still standing."""
+    events.create(connection)
+    put_under_modak(app, connection)
+    assert events.tier(app).tier_key_hi == 200
+
+
+def pin_count(connection: Connection) -> int:
+    return int(value(connection, "select count(*) from modak.read_pins"))
+
+
+def test_it_says_where_the_seam_is(cold_events: None, connection: Connection, dsn: str) -> None:
+    with pinned(dsn, "public.events") as (seam, _):
+        line = rows(connection, "select tier_key_hi, lake_snapshot_id, lake_props from modak.cutline")[0]
+        assert (seam.pin.tier_key_hi, seam.pin.lake_snapshot_id) == line[:2] == (200, 1)
+        assert (seam.pin.metadata_location, str(seam.pin.snapshot_id)) == (line[2]["metadata_location"], line[2]["snapshot_id"])
+        assert [part.name.name for part in seam.parts] == ["p2"]
+        assert [(column.name, column.field_id) for column in seam.columns] == [("id", 1), ("event_time", 2), ("val", 3)]
+        pinned_rows = rows(connection, "select pin_id, pinned_tier_key_hi, pinned_lake_snapshot_id, expires_at > now() from modak.read_pins")
+        assert pinned_rows == [(seam.pin.pin_id, 200, 1, True)]
+    assert pin_count(connection) == 0
+
+
+def test_before_the_first_pass_everything_is_hot(app: App, connection: Connection, dsn: str) -> None:
+    events.create(connection)
+    put_under_modak(app, connection)
+    with pinned(dsn, "public.events") as (seam, _):
+        assert (seam.pin.tier_key_hi, seam.pin.lake_snapshot_id, seam.pin.snapshot_id) == (0, None, None)
+        assert len(seam.parts) == 3
+
+
+def test_a_block_that_fails_releases_too(cold_events: None, connection: Connection, dsn: str) -> None:
+    with pytest.raises(ZeroDivisionError), pinned(dsn, "public.events"):
+        assert pin_count(connection) == 1
+        _ = 1 / 0
+    assert pin_count(connection) == 0
+    assert value(connection, "select count(*) from pg_stat_activity where application_name like 'modak-pin%'") == 0
+
+
+def test_a_lost_session_does_not_leave_the_pin(cold_events: None, connection: Connection, dsn: str) -> None:
+    with pinned(dsn, "public.events"):
+        connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'modak-pin%'")
+    assert pin_count(connection) == 0
+
+
+def test_the_pin_is_renewed_while_it_is_held(cold_events: None, connection: Connection, dsn: str) -> None:
+    with pinned(dsn, "public.events", ttl="1.2 seconds") as (seam, _):
+        time.sleep(2.5)
+        assert rows(connection, "select pin_id from modak.read_pins where expires_at > now()") == [(seam.pin.pin_id,)]
+    assert pin_count(connection) == 0
+
+
+def test_no_timeout_of_the_database_ends_the_reading_transaction(cold_events: None, connection: Connection, dsn: str) -> None:
+    name = value(connection, "select current_database()")
+    connection.execute(f"alter database {name} set idle_in_transaction_session_timeout = '200ms'")
+    connection.execute(f"alter database {name} set statement_timeout = '5s'")
+    with pinned(dsn, "public.events") as (_, reading):
+        time.sleep(0.6)
+        assert reading.execute("select count(*) as n from public.events_hot").fetchone() == {"n": 5}
+
+
+def between(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> list[Seam | None]:
+    """Do something between the commit of the pin and the snapshot of the reading transaction; returns what each attempt gave."""
+    outcomes: list[Seam | None] = []
+    settle = seams._settle
+
+    def interrupted(*arguments: Any) -> Seam | None:
+        action()
+        outcomes.append(settle(*arguments))
+        return outcomes[-1]
+
+    monkeypatch.setattr(seams, "_settle", interrupted)
+    return outcomes
+
+
+def test_a_line_that_moved_after_the_pin_is_pinned_again(
+    cold_events: None, app: App, connection: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute("insert into public.events_hot values (6, 230, 'newer')")
+    waiting: Iterator[Callable[[], object]] = iter([lambda: events.tier(app, upto=300)])
+    outcomes = between(monkeypatch, lambda: (next(waiting, lambda: None)(), None)[1])
+    with pinned(dsn, "public.events") as (seam, _):
+        assert [outcome is None for outcome in outcomes] == [True, False]
+        assert (seam.pin.tier_key_hi, seam.pin.lake_snapshot_id) == (300, 2)
+        assert pin_count(connection) == 1
+        assert seam.parts == ()
+
+
+def test_a_line_that_never_stands_still_is_an_error(
+    cold_events: None, connection: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between(monkeypatch, lambda: None if connection.execute("update modak.cutline set tier_key_hi = tier_key_hi + 1") else None)
+    with pytest.raises(CutlineMoved), pinned(dsn, "public.events"):
+        pass
+    assert pin_count(connection) == 0
+
+
+def test_a_new_partition_before_the_snapshot_is_seen(
+    cold_events: None, connection: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locked are the partitions seen first; what is read must be what is locked."""
+    settle, look = seams._settle, seams._look
+    seen: list[int] = []
+
+    def once(control: Connection, name: Any) -> Any:
+        found = look(control, name)
+        seen.append(len(found[1].partitions))
+        if len(seen) == 1:
+            events.add_partition(connection, 3, "public.events_hot")
+        return found
+
+    monkeypatch.setattr(seams, "_look", once)
+    assert settle is seams._settle
+    with pinned(dsn, "public.events") as (seam, _):
+        assert [part.name.name for part in seam.parts] == ["p2", "p3"]
+
+
+def test_what_is_read_cannot_be_truncated_and_the_rest_can_be_tiered(cold_events: None, app: App, connection: Connection, dsn: str) -> None:
+    connection.execute("set lock_timeout = '100ms'")
+    with pinned(dsn, "public.events") as (_, reading):
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            connection.execute("truncate public.p2")
+        events.add_partition(connection, 3, "public.events_hot")
+        assert events.tier(app, upto=300).tier_key_hi == 300
+        assert reading.execute("select tier_key_hi from modak.cutline").fetchone() == {"tier_key_hi": 200}
+
+
+def test_a_locked_partition_is_an_error_in_time(cold_events: None, connection: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams, "LOCK_TIMEOUT", "200ms")
+    with connect(dsn) as other:
+        other.execute("lock table public.p2 in access exclusive mode")
+        with pytest.raises(LockNotAvailable), pinned(dsn, "public.events"):
+            pass
+    assert pin_count(connection) == 0
+
+
+def test_an_unknown_table_and_unknown_columns(cold_events: None, connection: Connection, dsn: str) -> None:
+    with pytest.raises(NotRegistered), pinned(dsn, "public.nothing"):
+        pass
+    with pinned(dsn, "public.events") as (seam, _):
+        assert [column.name for column in seam.named(["val", "id"])] == ["val", "id"]
+        for names in (["nothing"], ["id", "id"], "id"):
+            with pytest.raises(UsageError):
+                seam.named(names)
+
+
+def test_a_table_without_a_line_cannot_be_pinned(connection: Connection) -> None:
+    with pytest.raises(NotRegistered):
+        pins.pin(connection, 42)
+
+
+def test_a_pin_in_a_transaction_that_is_rolled_back_leaves_no_trace(cold_events: None, connection: Connection) -> None:
+    table_id = value(connection, "select table_id from modak.tables")
+    with connection.transaction(force_rollback=True):
+        connection.execute(pins._INSERT, {"table_id": table_id, "ttl": "15 minutes"})
+        assert pin_count(connection) == 1
+    assert pin_count(connection) == 0
+
+
+def test_many_readers_at_once(cold_events: None, connection: Connection, dsn: str) -> None:
+    lines: list[int] = []
+
+    def read() -> None:
+        with pinned(dsn, "public.events") as (seam, _):
+            lines.append(seam.pin.tier_key_hi)
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lines == [200] * 6
+    assert pin_count(connection) == 0
