@@ -55,7 +55,9 @@ def test_it_says_where_the_seam_is(cold_events: None, connection: Connection, ds
         assert (seam.pin.metadata_location, str(seam.pin.snapshot_id)) == (line[2]["metadata_location"], line[2]["snapshot_id"])
         assert [part.name.name for part in seam.parts] == ["p2"]
         assert [(column.name, column.field_id) for column in seam.columns] == [("id", 1), ("event_time", 2), ("val", 3)]
-        pinned_rows = rows(connection, "select pin_id, pinned_tier_key_hi, pinned_lake_snapshot_id, expires_at > now() from modak.read_pins")
+        pinned_rows = rows(
+            connection, "select pin_id, pinned_tier_key_hi, pinned_lake_snapshot_id, expires_at > now() from modak.read_pins"
+        )
         assert pinned_rows == [(seam.pin.pin_id, 200, 1, True)]
     assert pin_count(connection) == 0
 
@@ -164,7 +166,9 @@ def test_what_is_read_cannot_be_truncated_and_the_rest_can_be_tiered(cold_events
         assert reading.execute("select tier_key_hi from modak.cutline").fetchone() == {"tier_key_hi": 200}
 
 
-def test_a_locked_partition_is_an_error_in_time(cold_events: None, connection: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_partition_is_an_error_in_time(
+    cold_events: None, connection: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(seams, "LOCK_TIMEOUT", "200ms")
     with connect(dsn) as other:
         other.execute("lock table public.p2 in access exclusive mode")

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from tests import events, seam
 from tests.events import EVENTS, ROWS, add_partition, drop_tiered, put_under_modak, tier
+from tests.gateways import RunningGateway
 
 from modak.app import App
 from modak.connection import Connection, connect
@@ -22,7 +23,7 @@ ALL = {str(row[0]): row for row in ROWS}
 
 
 @pytest.fixture
-def registered(app: App, connection: Connection) -> App:
+def registered(app: App, connection: Connection, gateway: RunningGateway) -> App:
     events.create(connection)
     put_under_modak(app, connection)
     return app

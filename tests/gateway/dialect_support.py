@@ -19,7 +19,7 @@ _NUMERIC_10_2 = ((10 << 16) | 2) + 4
 _NUMERIC_38_10 = ((38 << 16) | 10) + 4
 
 
-def _column(base: str, modifier: int = -1, **facts: str) -> ColumnType:
+def column(base: str, modifier: int = -1, **facts: str) -> ColumnType:
     pg = PgType(facts.pop("display", base), base, modifier=modifier, **facts)  # type: ignore[arg-type]
     lake = lake_type(pg)
     assert not isinstance(lake, Problem)
@@ -27,26 +27,26 @@ def _column(base: str, modifier: int = -1, **facts: str) -> ColumnType:
 
 
 COLUMNS: Columns = {
-    "id": _column("int4"),
-    "i2": _column("int2"),
-    "i4": _column("int4"),
-    "i8": _column("int8"),
-    "f4": _column("float4"),
-    "f8": _column("float8"),
-    "n": _column("numeric", _NUMERIC_10_2),
-    "n38": _column("numeric", _NUMERIC_38_10),
-    "t": _column("text"),
-    "v": _column("varchar", 14),
-    "c": _column("bpchar", 9),
-    "d": _column("date"),
-    "ts": _column("timestamp"),
-    "tz": _column("timestamptz"),
-    "b": _column("bool"),
-    "u": _column("uuid"),
-    "ba": _column("bytea"),
-    "e": _column("mood", kind="e", namespace="public", display="mood"),
-    "j": _column("jsonb"),
-    "nu": _column("numeric"),
+    "id": column("int4"),
+    "i2": column("int2"),
+    "i4": column("int4"),
+    "i8": column("int8"),
+    "f4": column("float4"),
+    "f8": column("float8"),
+    "n": column("numeric", _NUMERIC_10_2),
+    "n38": column("numeric", _NUMERIC_38_10),
+    "t": column("text"),
+    "v": column("varchar", 14),
+    "c": column("bpchar", 9),
+    "d": column("date"),
+    "ts": column("timestamp"),
+    "tz": column("timestamptz"),
+    "b": column("bool"),
+    "u": column("uuid"),
+    "ba": column("bytea"),
+    "e": column("mood", kind="e", namespace="public", display="mood"),
+    "j": column("jsonb"),
+    "nu": column("numeric"),
 }
 _DECLARED = {"n": "numeric(10,2)", "n38": "numeric(38,10)", "v": "varchar(10)", "c": "char(5)", "nu": "numeric"}
 
@@ -114,7 +114,7 @@ def add_table(lake: duckdb.DuckDBPyConnection, connection: psycopg.Connection[tu
     reads, writes = [], []
     for number, (name, column) in enumerate(columns.items()):
         read, write = _TO_DUCKDB.get(column.pg.base, ("{0}", "{0}"))
-        reads.append(f"({read.format(name)})::text")
+        reads.append(f"({read.format(chr(34) + name + chr(34))})::text")
         writes.append(f'CAST({write.format(f"c{number}")} AS {column.lake.duckdb}) AS "{name}"')
     rows = connection.execute(f"select {', '.join(reads)} from {table}").fetchall()
     names = ", ".join(f"c{number} VARCHAR" for number in range(len(reads)))

@@ -293,6 +293,31 @@ def test_an_older_snapshot_stays_what_it_was(cold: ColdTables, tmp_path: Path) -
     assert read(cold, cold.snapshot(lake.at(), third, {})).num_rows == 18
 
 
+def test_files_that_were_removed_are_gone_from_then_on(cold: ColdTables, tmp_path: Path) -> None:
+    """The manifest of such a commit lists the removed file as well, as deleted."""
+    lake = _simple(tmp_path)
+    first = lake.append(_rows(range(10)), _rows(range(100, 110)))
+    lake.table.delete("id >= 100")
+    second = lake.append(_rows(range(20, 25)))
+    assert rows_of(read(cold, cold.snapshot(lake.at(), second, {}))) == rows_of(lake.oracle(second))
+    assert cold.snapshot(lake.at(), second, {}).rows == 15
+    assert cold.snapshot(lake.at(), first, {}).rows == 20
+
+
+def test_nan_is_found_above_all_numbers(cold: ColdTables, tmp_path: Path) -> None:
+    """Parquet's statistics leave NaN out, so that both prunings, ours and DuckDB's, could lose the row."""
+    lake = ScanLake(tmp_path, {"id": NATIVE["int8"], "k": NATIVE["int4"], "f": NATIVE["float4"], "g": NATIVE["float8"]}, "k", ["id"])
+    numbers = [1.0, 2.0, math.nan]
+    base = {"id": pa.array([1, 2, 3], pa.int64()), "k": pa.array([1, 2, 3], pa.int32())}
+    number = lake.append(pa.table(base | {"f": pa.array(numbers, pa.float32()), "g": pa.array(numbers, pa.float64())}))
+    snapshot = cold.snapshot(lake.at(), number, {})
+    for column in ("f", "g"):
+        for operator, value in ((">", "5"), (">=", "2.5"), ("=", "NaN")):
+            predicate = Predicate(column, operator, (value,))  # type: ignore[arg-type]
+            found = read(cold, snapshot, (predicate,), f"{column} {operator} '{value}'::{COLUMNS[column].duckdb}")
+            assert found.column("id").to_pylist() == [3]
+
+
 def test_a_snapshot_the_metadata_does_not_list_is_gone(cold: ColdTables, tmp_path: Path) -> None:
     lake = _simple(tmp_path)
     first = lake.append(_rows(range(10)))

@@ -2,22 +2,188 @@
 
 from __future__ import annotations
 
-import pytest
-from tests import events
-from tests.gateways import RunningGateway
-from tests.support import rows
+import threading
+import time
+from typing import Any
 
-from modak.app import App
-from modak.connection import Connection
+import psycopg
+import pytest
+from tests.worlds import KEYS, World
 
 pytestmark = pytest.mark.spark
 
+Session = psycopg.Connection[tuple[Any, ...]]
 
-def test_the_name_shows_both_tiers(app: App, connection: Connection, gateway: RunningGateway) -> None:
-    events.create(connection)
-    events.put_under_modak(app, connection)
-    assert rows(connection, "select * from public.events order by id") == events.ROWS
-    events.tier(app)
-    assert rows(connection, "select tier_key_hi from modak.cutline") == [(200,)]
-    assert rows(connection, "select * from public.events order by id") == events.ROWS
-    assert rows(connection, "select count(*), sum(id) from public.events where event_time < 150") == [(3, 6)]
+QUERIES = [
+    "select * from {t} order by id, key",
+    "select count(*), sum(big), min(key), max(key), avg(num) from {t}",
+    "select * from {t} where id = 40",
+    "select * from {t} where id in (3, 5, 20, 300, 10001, 470) order by id",
+    "select id, t from {t} where key >= (select max(key) from {t} where id < 200) order by id",
+    "select t, count(*) from {t} where t like 'Zeile 1%' or t is null group by t order by t nulls first",
+    "select n, count(*), sum(num), max(at) from {t} where small <> 3 and b group by n order by n",
+    "select a.id, b.id from {t} a join {t} b on b.id = a.id + 100 where a.n = 7 order by 1, 2",
+    "with recent as (select * from {t} where day > '2026-02-01') select v, c, count(*) from recent group by v, c order by v, c",
+    "select id, row_number() over (partition by small order by id) from {t} where d between 3 and 9 order by id",
+    "select * from {t} where j @> '{{\"k\": 3}}' and raw is not null order by id",
+    "select * from {t} where u = md5('77')::uuid or gap > interval '7 hours' order by id",
+    "select id from {t} where lower(t) = 'corrected' order by id",
+    "select id, f, d, loose, num from {t} where f > 30 and loose < 100 order by id",
+    "select exists (select from {t} where id = 28), (select t from {t} where id = 3)",
+    "select id from {t} where md5(t) like 'a%' order by id",
+    "select id from {t} where at between '2026-03-29 02:00' and '2026-03-30 01:00' order by id",
+    "select day, count(*) from {t} where tags @> array['7'] or day = '2026-01-08' group by day order by day",
+    "select id, key from {t} order by key desc, id desc limit 7",
+    "select id, key from {t} order by key, id limit 7 offset 3",
+    "select distinct v from {t} order by v",
+    "select id, c, v from {t} where c = 'c1' and v in ('v1', 'v2') order by id",
+    "select id from {t} where big % 7 = 2 and (n + 1) / 3 = 5 order by id",
+    "select id from {t} where t > 'Zeile 3' collate \"C\" order by id",
+    "select id from {t} where t > 'Zeile 3' order by id",
+    "select case when b then t else v end, count(*) from {t} group by 1 order by 1 nulls last",
+]
+
+
+@pytest.mark.parametrize("key_type", KEYS)
+def test_every_query_gives_what_the_plain_twin_gives(session: Session, key_type: str) -> None:
+    for query in QUERIES:
+        found = session.execute(query.format(t=f"public.t_{key_type}")).fetchall()
+        expected = session.execute(query.format(t=f"public.p_{key_type}")).fetchall()
+        assert found == expected, query
+
+
+@pytest.mark.parametrize("key_type", KEYS)
+def test_the_cut_line_itself_and_the_step_before_it(session: Session, key_type: str) -> None:
+    line = session.execute(
+        "select modak.key_text(tier_key_hi, tier_key_type) from modak.cutline join modak.tables using (table_id) where table_name = %s",
+        [f"t_{key_type}"],
+    ).fetchall()[0][0]
+    line = f"{line}+00" if key_type == "timestamptz" else line
+    for operator in ("=", "<", "<=", ">", ">=", "<>"):
+        query = f"select count(*), sum(id) from public.{{}}_{key_type} where key {operator} %s"
+        assert session.execute(query.format("t"), [line]).fetchall() == session.execute(query.format("p"), [line]).fetchall(), operator
+
+
+def test_a_generic_plan_and_a_function_read_both_tiers(session: Session) -> None:
+    session.execute("set plan_cache_mode = force_generic_plan")
+    for value in (3, 40, 300, 470, 10001):
+        found = session.execute("select * from public.t_bigint where id = %s", [value], prepare=True).fetchall()
+        assert found == session.execute("select * from public.p_bigint where id = %s", [value], prepare=True).fetchall()
+    session.execute(
+        """do $$ declare a int; b int; begin
+           for i in 1..5 loop
+               select count(*) into a from public.t_bigint where id between i * 50 and i * 80;
+               select count(*) into b from public.p_bigint where id between i * 50 and i * 80;
+               if a is distinct from b then raise exception '% %', a, b; end if;
+           end loop; end $$"""
+    )
+
+
+def test_a_joined_look_up_reaches_both_tiers_by_key_and_rescans(session: Session) -> None:
+    session.execute("create temporary table wanted as select id from generate_series(1, 470, 60) id")
+    session.execute("analyze wanted")
+    query = "select w.id, t.t from wanted w join public.{} t on t.id = w.id order by 1"
+    plan = "\n".join(row[0] for row in session.execute(f"explain (verbose) {query.format('t_bigint')}").fetchall())
+    assert "Nested Loop" in plan
+    assert "a1 = $" in plan, plan  # the key is part of the remote query
+    assert session.execute(query.format("t_bigint")).fetchall() == session.execute(query.format("p_bigint")).fetchall()
+    session.execute("set enable_material = off; set enable_hashjoin = off; set enable_mergejoin = off")
+    rescans = "select count(*) from wanted w, lateral (select * from public.{} t where t.n > w.id / 100 limit 3) x"
+    assert session.execute(rescans.format("t_bigint")).fetchall() == session.execute(rescans.format("p_bigint")).fetchall()
+
+
+def test_order_by_and_limit_reach_the_lake(session: Session) -> None:
+    plan = session.execute("explain (verbose) select id from public.t_bigint where key < 500 order by key limit 3").fetchall()
+    text = "\n".join(row[0] for row in plan)
+    assert "Merge Append" in text
+    assert "ORDER BY a2" in text
+
+
+def test_hot_queries_do_not_need_a_gateway(world: World) -> None:
+    line = {"bigint": "4000", "timestamptz": "2026-07-03 00:00+00", "timestamp": "1970-01-03", "date": "0001-02-03"}
+    world.gateway.stop()
+    try:
+        with psycopg.connect(world.dsn, autocommit=True) as session:
+            for key_type in KEYS:
+                hot = f"select count(*), min(id) from public.{{}}_{key_type} where key >= '{line[key_type]}'"
+                assert session.execute(hot.format("t")).fetchall() == session.execute(hot.format("p")).fetchall()
+                with pytest.raises(psycopg.OperationalError, match="modak_gateway"):
+                    session.execute(f"select count(*) from public.t_{key_type}")
+            session.execute("prepare hot (bigint) as select count(*) from public.t_bigint where key >= $1")
+            assert (
+                session.execute("execute hot (4000)").fetchall()
+                == session.execute("select count(*) from public.p_bigint where key >= 4000").fetchall()
+            )
+    finally:
+        world.gateway.start()
+    with psycopg.connect(world.dsn, autocommit=True) as session:
+        assert (
+            session.execute("select count(*) from public.t_bigint").fetchall()
+            == session.execute("select count(*) from public.p_bigint").fetchall()
+        )
+
+
+def test_a_scan_without_a_pin_is_refused(session: Session) -> None:
+    foreign = session.execute("select c.oid::regclass::text from pg_class c where relkind = 'f' order by 1 limit 1").fetchall()[0][0]
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="which snapshot"):
+        session.execute(f"select count(*) from {foreign}")
+
+
+def test_analyze_gives_the_planner_statistics(session: Session) -> None:
+    foreign = session.execute(
+        "select c.oid::regclass::text from pg_class c join modak.tables t on c.relname like 'cold_' || t.table_id || '%' "
+        "where relkind = 'f' and table_name = 't_bigint'"
+    ).fetchall()[0][0]
+    session.execute(f"analyze {foreign}")
+    found = session.execute(
+        "select attname, n_distinct from pg_stats where schemaname || '.' || tablename = %s and attname in ('n', 'small') order by 1",
+        [foreign],
+    ).fetchall()
+    assert dict(found) == {"n": 50, "small": 7}
+
+
+def test_estimates_follow_the_lake(session: Session) -> None:
+    def rows(condition: str) -> int:
+        plan = session.execute(f"explain (format json) select * from public.t_bigint where {condition}").fetchall()[0][0]
+
+        def find(node: dict[str, Any]) -> int:
+            if node["Node Type"] == "Foreign Scan":
+                return int(node["Plan Rows"])
+            return sum(find(child) for child in node.get("Plans", ()))
+
+        return find(plan[0]["Plan"])
+
+    assert 300 <= rows("true") <= 480
+    assert rows("id = 7") <= 2
+    assert 30 <= rows("key < 500") <= 80
+
+
+def test_cancel_stops_a_cold_scan(world: World) -> None:
+    with psycopg.connect(world.dsn, autocommit=True) as session:
+        many = " cross join ".join(["public.t_bigint"] + [f"public.t_bigint t{n}" for n in range(3)])
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                session.execute(f"select count(*) from {many}")
+            except psycopg.Error as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        time.sleep(1)
+        session.cancel()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert isinstance(failed[0], psycopg.errors.QueryCanceled)
+        assert session.execute("select count(*) > 0 from public.t_bigint").fetchall() == [(True,)]
+
+
+def test_a_transaction_with_savepoints_reads_on(session: Session) -> None:
+    with session.transaction():
+        before = session.execute("select count(*) from public.t_bigint").fetchall()
+        with pytest.raises(psycopg.errors.DivisionByZero), session.transaction():
+            session.execute("select 1 / (count(*) - count(*)) from public.t_bigint")
+        session.execute("declare both_tiers cursor for select id from public.t_bigint order by id")
+        assert [row[0] for row in session.execute("fetch 3 from both_tiers").fetchall()] == [0, 1, 2]
+        assert session.execute("select count(*) from public.t_bigint").fetchall() == before

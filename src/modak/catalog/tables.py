@@ -138,6 +138,11 @@ def update_policy(connection: Connection, table: Registered, **changes: Any) -> 
     return changed
 
 
+def save_columns(connection: Connection, table: Registered) -> None:
+    """The names of columns, wherever a registration has them."""
+    connection.execute(SQL.query("save_columns"), _parameters(table))
+
+
 def save_cold_side(connection: Connection, table_id: int, *, build: int, bound: int) -> None:
     connection.execute(SQL.query("save_cold_side"), {"table_id": table_id, "cold_build": build, "cold_bound": bound})
 

@@ -83,6 +83,13 @@ def add_commands(group: click.Group) -> None:
 
     @command(group)
     @click.argument("table")
+    @click.argument("action")
+    def alter(context: Context, table: str, action: str) -> None:
+        """Change columns or constraints. ACTION is what follows ALTER TABLE and its name: 'drop column note'."""
+        _alter(context, table, action)
+
+    @command(group)
+    @click.argument("table")
     @click.option("--drop-lake", is_flag=True, help="Remove the lake table and its files too.")
     def unregister(context: Context, table: str, drop_lake: bool) -> None:
         """Give the table its name back and forget it. The lake stays unless --drop-lake."""
@@ -158,6 +165,37 @@ def _with_surface(options: Options, surface: str) -> Options:
     from dataclasses import replace
 
     return replace(options, surface=surface)
+
+
+def _alter(context: Context, table: str, action: str) -> None:
+    from dataclasses import replace
+
+    from modak.errors import ModakError
+    from modak.jobs import evolve
+    from modak.registration import alter
+    from modak.source.relation import parse_name
+
+    name = parse_name(table)
+    with context.app.job(name) as job:
+        done = alter.alter(job.connection, job.lake, job.table, action)
+        relation = job.relation()
+        try:
+            evolve.follow(replace(job, table=done.table), relation)
+        except ModakError as error:
+            context.output.note(f"the lake's columns follow with the next `modak tier`: {error}")
+    for note in done.notes:
+        context.output.note(note)
+    columns = [column.name for column in relation.columns]
+    data = {
+        "table": str(name),
+        "columns": columns,
+        "added": [column.name for column in done.changes.added],
+        "dropped": [column.name for column in done.changes.dropped],
+        "renamed": dict(done.changes.renamed),
+        "retyped": {now.name: now.type.display for _, now in done.changes.retyped},
+        "notes": list(done.notes),
+    }
+    context.output.result(data, f"{name} was altered; its columns: {', '.join(columns)}")
 
 
 def _unregister(context: Context, table: str, drop_lake: bool) -> None:

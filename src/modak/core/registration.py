@@ -76,6 +76,12 @@ def decide(relation: Relation, options: Options) -> Decision:
     return Decision(primary_key, key_type, chosen, lags, tuple(problems), tuple(_notes(relation, primary_key)))
 
 
+def column_problems(relation: Relation, options: Options) -> list[Problem]:
+    """What the columns alone say against a table: the rules that must also hold after they changed."""
+    _, key_problems = _tier_key(relation, options)
+    return [*key_problems, *_primary_key(relation, options.primary_key, given=True), *_columns(relation, options, options.primary_key)]
+
+
 def _kind(relation: Relation) -> Iterator[Problem]:
     kinds = {
         "v": "a view",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from psycopg import sql
 
 from modak.catalog import tables
-from modak.core.table import Relation
 from modak.core.tier_key import KEY_MIN
 from modak.failpoints import failpoint
 from modak.jobs.context import JobContext
-from modak.registration import surface
-from modak.source import capture, cold, spill
+from modak.source import cold
 from modak.source.locks import bounded, retried
 from modak.source.sessions import lock_holders
 from modak.source.spill import identifier
@@ -39,30 +39,21 @@ def has_many_parts(context: JobContext) -> bool:
     return cold.part_count(context.connection, table.table_id, table.cold_build) > cold.PARTS_MAX
 
 
-def rebuild(context: JobContext, relation: Relation) -> None:
-    """The view and everything behind it for the columns the heap has now, with one foreign table for all that is cold.
+def in_place(context: JobContext, change: Callable[[], None]) -> None:
+    """Run a change of the view in a transaction that has it alone.
 
-    Replacing a view waits for the statements that read it; the wait is bounded and given up in favour of them.
+    That waits for the statements that read it; the wait is bounded and given up in favour of them.
     """
-    before = tables.get(context.connection, context.table.name)
-    number = before.cold_build + 1
+    view = context.table.view
 
     def step() -> None:
         with bounded(context.connection):
-            connection, shape = context.connection, context.shape(relation)
-            connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(before.view)))
-            parts = cold.part_count(connection, before.table_id, before.cold_build)
-            surface.build(connection, surface.Plan(relation, shape, before.heap, before.view, before.text_cols), number)
-            if parts:
-                cold.attach(connection, relation, shape, before.text_cols, number, KEY_MIN, before.cold_bound)
-            cold.drop(connection, before.table_id, before.cold_build)
-            tables.save_cold_side(connection, before.table_id, build=number, bound=before.cold_bound)
-            spill.define(connection, shape)
-            capture.define(connection, shape)
+            context.connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(view)))
+            change()
 
     retried(
         step,
-        f"view {before.view}",
+        f"view {view}",
         attempts=context.lock_attempts,
-        holders=lambda: lock_holders(context.connection, [before.view]),
+        holders=lambda: lock_holders(context.connection, [view], readers=True),
     )

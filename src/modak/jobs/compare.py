@@ -131,10 +131,10 @@ class Comparison:
         """The lake's rows of the range at S without those the delta speaks for: key text, digest, canonical key."""
         spark = self.context.spark()
         name = f"{self.context.lake.storage.catalog_name}.{self.table.lake_table_ref}"
-        frame = spark.read.option("versionAsOf", snapshot_id).table(name)
-        quoted = [f"`{column.name.replace('`', '``')}`" for column in self.columns]
-        keys = [f"`{column.name.replace('`', '``')}`" for column in self.keys]
-        tier = f"`{self.table.tier_key_col.replace('`', '``')}`"
+        frame = spark.read.option("versionAsOf", snapshot_id).table(name).selectExpr(*self._as_now(snapshot_id))
+        quoted = [_quoted(column.name) for column in self.columns]
+        keys = [_quoted(column.name) for column in self.keys]
+        tier = _quoted(self.table.tier_key_col)
         kind = next(column.type.iceberg for column in self.columns if column.name == self.table.tier_key_col)
         number = {"date": f"cast(unix_date({tier}) as bigint)", "timestamp": f"unix_micros(cast({tier} as timestamp))",
                   "timestamptz": f"unix_micros({tier})"}.get(kind, f"cast({tier} as bigint)")  # fmt: skip
@@ -145,6 +145,21 @@ class Comparison:
             f"to_json(struct({', '.join(quoted)})) as modak_row",
         ).where(f"modak_key >= {low} and modak_key < {high}")
         return rows.join(self._delta_keys(), "modak_pk", "left_anti") if self._has_delta else rows
+
+    def _as_now(self, snapshot_id: int) -> list[str]:
+        """A snapshot is read with the columns of its time: here under the names and types they have now. New ones are NULL."""
+        lake = self.context.lake.load(self.table.lake_table_ref)
+        snapshot = lake.snapshot_by_id(snapshot_id)
+        schema = lake.schemas().get(snapshot.schema_id, lake.schema()) if snapshot and snapshot.schema_id is not None else lake.schema()
+        then = {field.field_id: field.name for field in schema.fields}
+        ids = tables.lake_field_ids(self.context.connection, self.table.table_id)
+        numbers = {column.name: column.number for column in self.context.relation().columns}
+        found = []
+        for column in self.columns:
+            old = then.get(ids.get(numbers[column.name], -1))
+            source = "null" if old is None else _quoted(old)
+            found.append(f"cast({source} as {column.type.spark}) as {_quoted(column.name)}")
+        return found
 
     def _delta_keys(self) -> DataFrame:
         """Keys of the delta as Spark sees keys, read by Spark itself."""
@@ -255,6 +270,10 @@ class Comparison:
             )
         ).fetchall()
         return [Difference(row["pk"], row["heap"], row["delta"], self.label) for row in rows]
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _bucket(low: int, width: int) -> Any:

@@ -12,13 +12,12 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
 from modak.catalog import tables
+from modak.core.columns import widens
 from modak.core.lake_table import LakeColumn, lake_columns
 from modak.core.table import Column, Relation
 from modak.errors import Problem, Refused
 from modak.jobs.context import JobContext
 from modak.lake.iceberg import iceberg_type
-
-WIDENINGS = {("int", "long"), ("float", "double")}
 
 
 def follow(context: JobContext, relation: Relation) -> tuple[LakeColumn, ...]:
@@ -38,7 +37,9 @@ def follow(context: JobContext, relation: Relation) -> tuple[LakeColumn, ...]:
     if changes:
         _apply(lake, changes)
         lake = context.lake.load(table.lake_table_ref)
-    tables.save_lake_columns(context.connection, context.table_id, _by_name(lake, relation))
+    found = _by_name(lake, relation)
+    if found != known:
+        tables.save_lake_columns(context.connection, context.table_id, found)
     return columns
 
 
@@ -64,14 +65,16 @@ class Changes:
 def _changes(lake: Table, relation: Relation, columns: tuple[LakeColumn, ...], known: Mapping[int, int]) -> Changes:
     changes = Changes()
     fields = {field.field_id: field for field in lake.schema().fields}
+    # Added by a pass that was killed before it wrote that down.
+    unclaimed = {field.name: field for field in fields.values() if field.field_id not in known.values()}
     kept: set[int] = set()
     for heap_column, column in zip(relation.columns, columns, strict=True):
-        field = fields.get(known.get(heap_column.number, -1))
+        field = fields.get(known.get(heap_column.number, -1)) or unclaimed.get(column.name)
         if field is None:
             changes.added.append(column)
             continue
         kept.add(field.field_id)
-        _compare(changes, field, heap_column, column)
+        _compare(changes, field, heap_column, column, is_empty=not lake.metadata.snapshots)
     identifiers = set(lake.schema().identifier_field_ids)
     for field_id, field in fields.items():
         if field_id not in kept and field_id in identifiers:
@@ -81,13 +84,19 @@ def _changes(lake: Table, relation: Relation, columns: tuple[LakeColumn, ...], k
     return changes
 
 
-def _compare(changes: Changes, field: NestedField, heap_column: Column, column: LakeColumn) -> None:
+def _compare(changes: Changes, field: NestedField, heap_column: Column, column: LakeColumn, is_empty: bool) -> None:
+    """A column of a table that never had a row may become anything: as another column of the same name."""
     wanted, found = column.type.iceberg, str(field.field_type)
+    same = str(iceberg_type(wanted)) == found
+    if not same and is_empty and not field.required and not widens(found, str(iceberg_type(wanted))):
+        changes.dropped.append(field.name)
+        changes.added.append(column)
+        return
     if field.name != column.name:
         changes.renamed.append((field.name, column.name))
-    if str(iceberg_type(wanted)) == found:
+    if same:
         return
-    if _is_widening(found, str(iceberg_type(wanted))):
+    if widens(found, str(iceberg_type(wanted))):
         changes.widened.append((field.name, wanted))
         return
     changes.problems.append(
@@ -99,23 +108,17 @@ def _compare(changes: Changes, field: NestedField, heap_column: Column, column: 
     )
 
 
-def _is_widening(found: str, wanted: str) -> bool:
-    if (found, wanted) in WIDENINGS:
-        return True
-    if found.startswith("decimal(") and wanted.startswith("decimal("):
-        old, new = (tuple(int(part) for part in text[8:-1].split(",")) for text in (found, wanted))
-        return old[1] == new[1] and new[0] > old[0]
-    return False
-
-
 def _apply(lake: Table, changes: Changes) -> None:
-    """Drops first and additions last, so that a name may pass from one column to another."""
-    with lake.update_schema(allow_incompatible_changes=False) as update:
-        for name in changes.dropped:
-            update.delete_column((name,))
-        for name, wanted in changes.widened:
-            update.update_column((name,), field_type=iceberg_type(wanted))
-        for old, new in changes.renamed:
-            update.rename_column((old,), new)
-        for column in changes.added:
-            update.add_column((column.name,), iceberg_type(column.type.iceberg), doc=column.comment)
+    """Additions on their own and last, so that a name may pass from one column to another."""
+    if changes.dropped or changes.widened or changes.renamed:
+        with lake.update_schema(allow_incompatible_changes=False) as update:
+            for name in changes.dropped:
+                update.delete_column((name,))
+            for name, wanted in changes.widened:
+                update.update_column((name,), field_type=iceberg_type(wanted))
+            for old, new in changes.renamed:
+                update.rename_column((old,), new)
+    if changes.added:
+        with lake.update_schema(allow_incompatible_changes=False) as update:
+            for column in changes.added:
+                update.add_column((column.name,), iceberg_type(column.type.iceberg), doc=column.comment)

@@ -15,7 +15,7 @@ from modak.connection import Connection
 # What writers keep of their speed. A flush always gets the remaining share of time, however much it disturbs: it never starves.
 WRITERS_KEEP = 0.85
 # Write transactions per second below which nobody is disturbed; our own progress reports are a few.
-QUIET_RATE = 20.0
+QUIET_RATE = 10.0
 SHARE_FIRST = 0.5
 WORK_SECONDS_MAX = 5.0
 REST_SECONDS_MIN = 0.2

@@ -17,6 +17,9 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from modak.errors import LakeError, Retry
+from modak.lake.calendar import use_long_calendar
+
+use_long_calendar()
 
 OP_ID = "modak.op-id"
 OP_KIND = "modak.op-kind"

@@ -173,6 +173,7 @@ def _pointer(ref: str, table: Table) -> LakePointer:
         sequence_number=snapshot.sequence_number if snapshot else None,
         properties=dict(table.properties),
         columns=tuple(field.name for field in table.schema().fields),
+        field_ids=tuple(field.field_id for field in table.schema().fields),
         total_rows=int(summary["total-records"]) if "total-records" in summary else None,
         total_bytes=int(summary["total-files-size"]) if "total-files-size" in summary else None,
     )

@@ -24,6 +24,7 @@ class LakePointer:
     sequence_number: int | None
     properties: Mapping[str, str]
     columns: tuple[str, ...]
+    field_ids: tuple[int, ...] = ()  # of the columns, in their order
     total_rows: int | None = None
     total_bytes: int | None = None
 

@@ -45,6 +45,13 @@ _UNHURRIED = """
 select set_config(name, '0', false) from pg_catalog.pg_settings
  where name in ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')
 """
+_SHOWN = """
+select a.attname::text as name from pg_catalog.pg_attribute a
+  join pg_catalog.pg_class c on c.oid = a.attrelid
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %(schema)s and c.relname = %(name)s and a.attnum > 0 and not a.attisdropped
+ order by a.attnum
+"""
 _COUNT_DELTA = "select count(*) as n from (select from modak.delta where table_id = %(table_id)s limit %(limit)s) counted"
 
 
@@ -112,15 +119,29 @@ def pinned(dsn: str, name: str, *, ttl: str = TTL) -> Iterator[tuple[Seam, Conne
     """Hold a table's seam still for the length of the block. The connection is the one whose snapshot was exported."""
     wanted = parse_name(name)
     with connect(dsn, application="modak-pin", autocommit=True) as control:
+        control.execute("select set_config('lock_timeout', %s, false)", [LOCK_TIMEOUT])
         migrate.require_current(control)
         for _ in range(ATTEMPTS_MAX):
             table_id = tables.get(control, wanted).table_id
             with held(dsn, control, table_id, ttl) as pin, _reading(dsn) as reading:
-                seam = _settle(control, reading, wanted, pin)
+                with _refusals():
+                    seam = _settle(control, reading, wanted, pin)
                 if seam is not None:
                     yield seam, reading
                     return
     raise CutlineMoved(f"the cut-line of {wanted} moved at each of {ATTEMPTS_MAX} attempts to pin it", hint="try again", table=str(wanted))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as cause:
+        hint = "somebody alters or truncates it, or waits to; try again when that is done"
+        raise LockNotAvailable(f"a partition could not be locked for reading within {LOCK_TIMEOUT}", hint=hint) from cause
+    except psycopg.errors.InsufficientPrivilege as cause:
+        hint = "a reader needs SELECT on the heap's partitions and on the catalog"
+        raise Refused(f"this role may not read both tiers: {cause.diag.message_primary}", hint=hint) from cause
 
 
 @contextlib.contextmanager
@@ -146,22 +167,31 @@ def _settle(control: Connection, reading: Connection, name: Name, pin: Pin) -> S
     line = reading.execute(READ_LINE, {"table_id": pin.table_id}).fetchone()
     if line is None or (line["tier_key_hi"], line["lake_snapshot_id"]) != (pin.tier_key_hi, pin.lake_snapshot_id):
         return None
-    table, relation = _look(reading, name)
-    if table.table_id != pin.table_id or _parts(table, relation, pin) != expected:
-        return None
     exported = reading.execute("select pg_export_snapshot() as name").fetchone()
-    count = reading.execute(_COUNT_DELTA, {"table_id": pin.table_id, "limit": DELTA_ROWS_COUNTED_MAX}).fetchone()
     assert exported is not None
-    assert count is not None
-    return Seam(
-        pin=pin,
-        table=table,
-        profile=profiles.get(reading, table.storage_profile),
-        columns=_columns(table, relation, tables.lake_field_ids(reading, pin.table_id)),
-        parts=expected,
-        snapshot=exported["name"],
-        delta_rows=count["n"],
-    )
+    with adopted(control, exported["name"]):
+        table, relation = _look(control, name)
+        if table.table_id != pin.table_id or _parts(table, relation, pin) != expected:
+            return None
+        count = control.execute(_COUNT_DELTA, {"table_id": pin.table_id, "limit": DELTA_ROWS_COUNTED_MAX}).fetchone()
+        return Seam(
+            pin=pin,
+            table=table,
+            profile=profiles.get(control, table.storage_profile),
+            columns=_columns(table, _shown(control, table, relation), tables.lake_field_ids(control, pin.table_id)),
+            parts=expected,
+            snapshot=exported["name"],
+            delta_rows=count["n"] if count else 0,
+        )
+
+
+@contextlib.contextmanager
+def adopted(connection: Connection, snapshot: str) -> Iterator[None]:
+    """A short transaction in the shared snapshot. The reading transaction itself asks for as little as it can: its locks last."""
+    with connection.transaction():
+        connection.execute("set transaction isolation level repeatable read, read only")
+        connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+        yield
 
 
 def _look(connection: Connection, name: Name) -> tuple[Registered, Relation]:
@@ -187,20 +217,21 @@ def _lock(reading: Connection, parts: Sequence[HeapPart]) -> bool:
         reading.execute(sql.SQL("lock table {} in access share mode").format(names))
     except psycopg.errors.UndefinedTable:
         return False
-    except psycopg.errors.LockNotAvailable as cause:
-        hint = "somebody alters or truncates it, or waits to; try again when that is done"
-        raise LockNotAvailable(f"a partition could not be locked for reading within {LOCK_TIMEOUT}", hint=hint) from cause
-    except psycopg.errors.InsufficientPrivilege as cause:
-        raise Refused(
-            f"this role may not read the heap: {cause.diag.message_primary}", hint="a reader needs SELECT on the heap's partitions"
-        ) from cause
     return True
 
 
-def _columns(table: Registered, relation: Relation, field_ids: dict[int, int]) -> tuple[SeamColumn, ...]:
-    required = (*table.primary_key_cols, table.tier_key_col)
-    kept, problems = lake_columns(relation.columns, required, table.text_cols)
+def _shown(connection: Connection, table: Registered, relation: Relation) -> tuple[Column, ...]:
+    """The columns that the two-tier view shows, which are those that corrections speak of; a newer one is no column to readers yet."""
+    names = [row["name"] for row in connection.execute(_SHOWN, vars(table.view)).fetchall()]
+    columns = relation.columns[: len(names)]
+    if [column.name for column in columns] != names:
+        hint = f"`modak tier {table.name}` brings the view and the corrections along"
+        raise Refused(f"the heap of {table.name} has other columns than its view", hint=hint, view=", ".join(names))
+    return columns
+
+
+def _columns(table: Registered, shown: Sequence[Column], field_ids: Mapping[int, int]) -> tuple[SeamColumn, ...]:
+    kept, problems = lake_columns(shown, (*table.primary_key_cols, table.tier_key_col), table.text_cols)
     if problems:
         raise Refused(f"{table.name} has columns that the lake cannot take", problems, hint="its next pass of tiering says the same")
-    pairs = zip(relation.columns, kept, strict=True)
-    return tuple(SeamColumn(column, lake, field_ids.get(column.number)) for column, lake in pairs)
+    return tuple(SeamColumn(column, lake, field_ids.get(column.number)) for column, lake in zip(shown, kept, strict=True))

@@ -288,6 +288,10 @@ def _registered(plan: Plan, profile: str, original: dict[str, object]) -> Regist
 def _write_catalog(connection: Connection, plan: Plan, registered: Registered, pointer: LakePointer) -> None:
     lowest = bounds.lowest(plan.relation, plan.key_type)
     tables.insert(connection, registered, tier_key_hi=lowest, lake_props={"metadata_location": pointer.metadata_location})
+    # From the first moment, so that a column that is renamed before the first pass is not taken for a new one.
+    fields = dict(zip(pointer.columns, pointer.field_ids, strict=True))
+    known = {column.number: fields[column.name] for column in plan.relation.columns}
+    tables.save_lake_columns(connection, registered.table_id, known)
     leaves = bounds.range_leaves(plan.relation)
     found = [(leaf.oid, leaf.name, *bounds.parse_range(leaf.bound, plan.key_type)) for leaf in leaves]
     tables.record_partitions(connection, registered.table_id, found)

@@ -15,7 +15,7 @@ from modak.connection import Connection
 from modak.core.lake_table import Shape
 from modak.core.table import Dependent, Name, Relation
 from modak.source import cold, view, writes
-from modak.source.relation import SQL
+from modak.source.relation import SQL, columns_of
 from modak.source.spill import identifier
 
 FIRST_BUILD = 1
@@ -71,8 +71,10 @@ def copy_comments(connection: Connection, relation: Relation, target: Name) -> N
 
 def copy_grants(connection: Connection, source_oid: int, target: Name) -> None:
     """Make the target's grants those of the source, whatever default privileges gave it. What is equal is not touched: a grant that
-    somebody passed on keeps its grantor."""
-    wanted, target_oid = _grants(connection, source_oid), oid_of(connection, target)
+    somebody passed on keeps its grantor. Columns that the target does not have are nobody's."""
+    target_oid = oid_of(connection, target)
+    columns = {column.name for column in columns_of(connection, target_oid)}
+    wanted = {grant for grant in _grants(connection, source_oid) if not grant.column or grant.column in columns}
     for grant in sorted(_grants(connection, target_oid) - wanted):
         _change(connection, "revoke {} on {} from {} cascade", grant, target)
     for grant in sorted(wanted - _grants(connection, target_oid)):

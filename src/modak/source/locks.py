@@ -30,7 +30,14 @@ def bounded(connection: Connection, milliseconds: int = LOCK_TIMEOUT_MS) -> Iter
         yield
 
 
-def retried(step: Callable[[], T], what: str, *, attempts: int = ATTEMPTS_MAX, holders: Callable[[], str] | None = None) -> T:
+def retried(
+    step: Callable[[], T],
+    what: str,
+    *,
+    attempts: int = ATTEMPTS_MAX,
+    holders: Callable[[], str] | None = None,
+    hint: str = "a long transaction or a prepared one holds them; end it, or wait: the next pass tries again",
+) -> T:
     """Run a step that opens its own bounded transaction until it gets its locks; between two tries writers have their turn."""
     for attempt in range(1, attempts + 1):
         try:
@@ -40,7 +47,7 @@ def retried(step: Callable[[], T], what: str, *, attempts: int = ATTEMPTS_MAX, h
                 who = holders() if holders else ""
                 raise LockNotAvailable(
                     f"{what}: the locks were not free in {attempts} tries" + (f"; held by {who}" if who else ""),
-                    hint="a long transaction or a prepared one holds them; end it, or wait: the next pass tries again",
+                    hint=hint,
                 ) from cause
             # Jitter keeps two workers, or a worker and a periodic writer, from meeting again and again.
             time.sleep(min(_PAUSE_SECONDS_MAX, 0.02 * 2 ** min(attempt, 6)) * random.uniform(0.5, 1.5))  # noqa: S311

@@ -47,7 +47,7 @@ def describe(connection: Connection, name: Name) -> Relation:
         may_alter=row["may_alter"],
         strategy=row["strategy"],
         key_columns=tuple(row["key_columns"]),
-        columns=_columns(connection, row["oid"]),
+        columns=columns_of(connection, row["oid"]),
         primary_key=next((tuple(key["columns"]) for key in unique if key["is_primary"]), ()),
         unique_keys=tuple(tuple(key["columns"]) for key in unique),
         partitions=_partitions(connection, row["oid"]) if is_table else (),
@@ -75,7 +75,7 @@ def names_in(connection: Connection, schema: str) -> frozenset[str]:
     return frozenset(row["name"] for row in rows)
 
 
-def _columns(connection: Connection, oid: int) -> tuple[Column, ...]:
+def columns_of(connection: Connection, oid: int) -> tuple[Column, ...]:
     rows = connection.execute(SQL.query("list_columns"), {"oid": oid}).fetchall()
     return tuple(
         Column(

@@ -7,11 +7,10 @@ from modak.core.table import Name
 from modak.source.relation import SQL
 
 
-def lock_holders(connection: Connection, names: list[Name]) -> str:
-    """The sessions and prepared transactions with locks on these tables, for an error message."""
-    rows = connection.execute(
-        SQL.query("list_lock_holders"), {"names": [f"{name.schema}.{name.name}" for name in names], "pid": connection.info.backend_pid}
-    ).fetchall()
+def lock_holders(connection: Connection, names: list[Name], *, readers: bool = False) -> str:
+    """The sessions and prepared transactions with locks on these tables, for an error message; readers only where they are in the way."""
+    wanted = {"names": [f"{name.schema}.{name.name}" for name in names], "pid": connection.info.backend_pid, "readers": readers}
+    rows = connection.execute(SQL.query("list_lock_holders"), wanted).fetchall()
     return ", ".join(row["who"] for row in rows[:5])
 
 

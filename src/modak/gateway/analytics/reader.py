@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from modak.connection import PINNED_SETTINGS
@@ -17,6 +17,19 @@ from modak.errors import ConnectionFailed, ModakError
 # Small batches stay in the processor's caches, and a cancel is seen between two of them.
 BATCH_BYTES = 4 * 1024 * 1024
 IDLE_MAX = 4
+_INSIST_SECONDS = 0.05
+
+
+def insist(stop: Callable[[], object], over: threading.Event) -> None:
+    """Stop something until it is over: a request that comes a moment before the work begins goes unheard."""
+    stop()
+    if not over.is_set():
+        threading.Thread(target=_insist, args=(stop, over), name="modak-cancel", daemon=True).start()
+
+
+def _insist(stop: Callable[[], object], over: threading.Event) -> None:
+    while not over.wait(_INSIST_SECONDS):
+        stop()
 
 
 class Cancelled(ModakError):
@@ -46,6 +59,8 @@ class Reader:
             raise ConnectionFailed(f"cannot connect to Postgres: {cause}", hint="check the gateway's --dsn") from cause
         self._lock = threading.Lock()
         self._running: Any = None
+        self._idle = threading.Event()
+        self._idle.set()
         self._cancelled = False
 
     def begin(self, snapshot: str) -> None:
@@ -79,8 +94,11 @@ class Reader:
 
     def cancel(self) -> None:
         """What runs now, and whatever is asked of this reader until its next ``begin``."""
+        self._cancelled = True
+        insist(self._stop, self._idle)
+
+    def _stop(self) -> None:
         with self._lock:
-            self._cancelled = True
             if self._running is not None:
                 self._running.adbc_cancel()
 
@@ -99,11 +117,17 @@ class Reader:
                 if self._cancelled:
                     raise Cancelled("canceling statement due to user request")
                 self._running = cursor
+                self._idle.clear()
             try:
                 yield cursor
+            except self._errors as cause:
+                if self._cancelled:
+                    raise Cancelled("canceling statement due to user request") from cause
+                raise
             finally:
                 with self._lock:
                     self._running = None
+                    self._idle.set()
 
 
 class Readers:

@@ -48,11 +48,12 @@ class Calls:
         """Aggregates are allowed here, windows are not."""
         if isinstance(node, exp.Window):
             raise Untranslatable("a window function here")
-        found = _aggregate_call(node)
+        found = aggregate_call(node)
         if found is None:
             return None
         self.aggregated = True
         name, arguments, filtered = found
+        _refuse_outer(arguments, scope)
         return _Aggregate(replace(scope, call=None), arguments, filtered, "").of(name)
 
     def _window(self, node: exp.Window, scope: Scope) -> Typed:
@@ -62,7 +63,7 @@ class Calls:
         definition = self._definition(node)
         inner = replace(scope, call=self.grouped)
         over = self._over(definition, inner)
-        found = _aggregate_call(node.this)
+        found = aggregate_call(node.this)
         if found is not None:
             name, arguments, filtered = found
             return _Aggregate(inner, arguments, filtered, f" OVER ({over})").of(name)
@@ -107,7 +108,7 @@ class Calls:
         return _neighbour(name, [translate(argument, scope) for argument in node.expressions], scope, over)
 
 
-def _aggregate_call(node: exp.Expr) -> tuple[str, list[exp.Expr], exp.Expr | None] | None:
+def aggregate_call(node: exp.Expr) -> tuple[str, list[exp.Expr], exp.Expr | None] | None:
     filtered = None
     if isinstance(node, exp.Filter):
         only(node, "this", "expression")
@@ -120,6 +121,20 @@ def _aggregate_call(node: exp.Expr) -> tuple[str, list[exp.Expr], exp.Expr | Non
         return None
     only(node, "this", "expressions")
     return function_name(node), node.expressions, filtered
+
+
+def _refuse_outer(arguments: list[exp.Expr], scope: Scope) -> None:
+    """An aggregate over nothing but outer columns belongs to the outer query."""
+    columns = [column for argument in arguments for column in argument.find_all(exp.Column)]
+    if scope.outer is not None and columns:
+        local = replace(scope, outer=None)
+        for column in columns:
+            try:
+                translate(column, replace(local, call=None))
+            except Untranslatable:
+                continue
+            return
+        raise Untranslatable("an aggregate of the outer query")
 
 
 def _neighbour(name: str, arguments: list[Typed], scope: Scope, over: str) -> Typed:
@@ -232,9 +247,9 @@ class _Aggregate:
             scale = self._call("max", f"CASE WHEN {value.sql} IS NOT NULL THEN {value.scale} END") if value.scale else None
             return Typed(total, numeric(_INT8_SUM_DIGITS, value.type.digits[1]), scale=scale)
         if name == "float8":
-            finite = self._call("bool_and", f"isfinite({value.sql})")
-            overflow = "error('22003: value out of range: overflow')"
-            return Typed(f"(CASE WHEN NOT isfinite({total}) AND {finite} THEN {overflow} ELSE {total} END)", FLOAT8)
+            # An overflow is an error to Postgres, an infinity among the values is not; telling them apart would cost a look at each.
+            failed = self.scope.fail_over("a sum of floats that is not finite")
+            return Typed(f"(CASE WHEN NOT isfinite({total}) THEN {failed} ELSE {total} END)", FLOAT8)
         raise Untranslatable(f"sum of {name}")
 
     def _average(self, value: Typed, distinct: str) -> Typed:

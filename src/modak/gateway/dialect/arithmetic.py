@@ -9,7 +9,7 @@ from modak.gateway.dialect.coerce import as_float8, as_numeric, coerced, refuse_
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.output import decimal_text
 from modak.gateway.dialect.parse import only
-from modak.gateway.dialect.scope import At, Handlers, Scope, Typed, guarded
+from modak.gateway.dialect.scope import At, Handlers, Scope, Typed, Unchecked, guarded
 from modak.gateway.dialect.types import FLOATS, INT2, INT4, INT8, INTEGERS, MAX_DIGITS, NUMBERS, NUMERIC_TEXT, SqlType, duckdb_name, numeric
 
 DIVISION_BY_ZERO = "error('22012: division by zero')"
@@ -127,11 +127,20 @@ def _floats(left: Typed, symbol: str, right: Typed, names: set[str]) -> Typed:
         raise Untranslatable("% on floats")
     if names != {"float4"}:
         left, right = as_float8(left), as_float8(right)
-    kind = left.type
-    if len(left.sql) + len(right.sql) <= 2 * _REPEATED_CHARS_MAX:
-        return Typed(_checked(left.sql, symbol, right.sql), kind)
-    body = _checked("x.l", symbol, "x.r")
-    return Typed(f"list_transform([{{'l': {left.sql}, 'r': {right.sql}}}], lambda x: {body})[1]", kind)
+    bare = [side.unchecked or Unchecked(side.sql, (), side.sql) for side in (left, right)]
+    sql = f"({bare[0].sql} {symbol} {bare[1].sql})"
+    # Infinity and NaN survive every further step but a division, so that one look at the end is enough; a vanished product does not.
+    nonzero = (*bare[0].nonzero, *bare[1].nonzero, *((sql,) if symbol in "*/" else ()))
+    careful = _careful(bare[0].careful, symbol, bare[1].careful)
+    fine = " AND ".join([f"isfinite({sql})", *(f"{product} <> 0" for product in nonzero)])
+    return Typed(f"(CASE WHEN {fine} THEN {sql} ELSE {careful} END)", left.type, unchecked=Unchecked(sql, nonzero, careful))
+
+
+def _careful(left: str, symbol: str, right: str) -> str:
+    """Each step with its own check; long operands are computed first, in a lambda, instead of being repeated."""
+    if len(left) + len(right) <= 2 * _REPEATED_CHARS_MAX:
+        return _checked(left, symbol, right)
+    return f"list_transform([{{'l': {left}, 'r': {right}}}], lambda x: {_checked('x.l', symbol, 'x.r')})[1]"
 
 
 def _checked(left: str, symbol: str, right: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from modak.gateway.dialect.errors import Untranslatable
+from modak.gateway.dialect.errors import NEEDS_POSTGRES, Untranslatable
 from modak.gateway.dialect.literals import is_utc, literal
 from modak.gateway.dialect.scope import Scope, Typed
 from modak.gateway.dialect.types import (
@@ -44,10 +44,19 @@ def coerced(value: Typed, wanted: SqlType, scope: Scope) -> Typed:
     if (name == "text" and given in STRINGS) or (name, given) == ("varchar", "text"):
         return replace(value, type=wanted)
     if name == "timestamp" and given == "date":
-        return Typed(f"CAST({value.sql} AS TIMESTAMP)", wanted)
+        return Typed(_midnight(value), wanted)
     if name == "timestamptz" and given in ("date", "timestamp") and is_utc(scope.timezone):
-        return Typed(f"make_timestamptz(epoch_us(CAST({value.sql} AS TIMESTAMP)))", wanted)
+        return Typed(f"make_timestamptz(epoch_us({_midnight(value) if given == 'date' else value.sql}))", wanted)
     raise Untranslatable(f"{given} as {name}")
+
+
+def _midnight(value: Typed) -> str:
+    """A date as a timestamp. Postgres's timestamps end in 294276, DuckDB's thirty years earlier."""
+    if value.text is not None and not value.text.endswith("BC") and len(value.text) == 10:
+        return literal(value.text, SqlType("timestamp")).sql
+    late = f"CASE WHEN {value.sql} > DATE '294276-12-31' THEN error('22008: date out of range for timestamp')"
+    late += f" ELSE error('{NEEDS_POSTGRES}: a date after 294246') END"
+    return f"(CASE WHEN {value.sql} > DATE '294246-12-31' THEN {late} ELSE CAST({value.sql} AS TIMESTAMP) END)"
 
 
 def _literal(value: Typed, wanted: SqlType, scope: Scope) -> Typed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from modak.gateway.dialect.arithmetic import numeric_text
 from modak.gateway.dialect.arrays import array_elements
 from modak.gateway.dialect.coerce import as_float8, as_numeric, coerced, common_digits, refuse_opaque
 from modak.gateway.dialect.errors import Untranslatable
@@ -72,8 +73,15 @@ def _read(value: Typed, wanted: SqlType, scope: Scope) -> Typed:
 
 
 def _numerics(left: Typed, right: Typed, scope: Scope) -> tuple[Typed, Typed]:
+    if left.type.digits is None or right.type.digits is None:
+        return _sort_key(left), _sort_key(right)
     wanted = common_digits([left.type, right.type])
     return coerced(left, wanted, scope), coerced(right, wanted, scope)
+
+
+def _sort_key(value: Typed) -> Typed:
+    """A quotient is text; its key compares as the number does."""
+    return Typed(f"modak_numeric_key({numeric_text(value)})", TEXT)
 
 
 def _same_enum(left: SqlType, right: SqlType) -> None:

@@ -46,8 +46,6 @@ def _figured(node: exp.Expr) -> tuple[str, int]:
         return _weak(node.this, declared_type(node.args["to"]).name)
     if isinstance(node, exp.Interval):
         return "interval", 1
-    if isinstance(node, exp.Boolean):
-        return "bool", 1
     if isinstance(node, exp.Case):
         default = node.args.get("default")
         return _weak(default, "case") if default is not None else ("case", 1)

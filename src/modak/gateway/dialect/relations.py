@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -21,7 +21,7 @@ from modak.gateway.predicate import Columns
 class CatalogRelation:
     """A registered relation: what the caller knows it by, its DuckDB FROM item and its columns by their Postgres names."""
 
-    id: object
+    id: Hashable
     sql: str
     columns: Columns
     schema: str = "public"
@@ -29,7 +29,7 @@ class CatalogRelation:
 
 @dataclass(frozen=True)
 class Catalog:
-    """``resolve`` finds a registered relation by schema (None: along the search path) and name; ``session`` holds the session's settings."""
+    """``resolve`` finds a registered relation by schema (None: along the search path) and name; ``session`` holds the settings."""
 
     resolve: Callable[[str | None, str], CatalogRelation | None]
     session: Scope = field(default_factory=Scope)

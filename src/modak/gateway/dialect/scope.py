@@ -17,11 +17,20 @@ SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})
 
 
 @dataclass(frozen=True)
+class Unchecked:
+    """A tree of float operations without its checks: what it computes, what must not be zero for it to stand, and the careful way."""
+
+    sql: str
+    nonzero: tuple[str, ...]
+    careful: str
+
+
+@dataclass(frozen=True)
 class Typed:
     """An expression in DuckDB's SQL with the type Postgres gives it.
 
     ``text`` is a constant's text, as written; ``null`` marks the bare NULL. ``scale`` is SQL for the display scale of a numeric whose
-    values do not all share the one of its type, as in ``coalesce(price, 0)``. ``aggregate`` says that it needs grouped rows.
+    values do not all share the one of its type, as in ``coalesce(price, 0)``.
     """
 
     sql: str
@@ -29,6 +38,7 @@ class Typed:
     text: str | None = None
     null: bool = False
     scale: str | None = None
+    unchecked: Unchecked | None = None
 
     @property
     def unknown(self) -> bool:

@@ -57,7 +57,7 @@ class BackendError(ModakError):
 
 
 class Backend:
-    """Implements ``interception.ClientSession``; ``query`` and ``describe`` may be called only while nothing of the client's is under way."""
+    """Implements ``interception.ClientSession``: ``query`` and ``describe`` are for when nothing of the client's is under way."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

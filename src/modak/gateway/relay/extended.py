@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from modak.gateway.relay.backend import Backend
-from modak.gateway.relay.lake import Declined, Lake, LakeFailure
+from modak.gateway.relay.lake import Declined, Lake, LakeFailure, raising
 from modak.gateway.relay.ledger import Kind, Request
 from modak.gateway.relay.peer import Peer
 from modak.gateway.relay.pump import Pump
@@ -21,6 +21,7 @@ from modak.gateway.wire.messages import (
     ErrorFields,
     Execute,
     Message,
+    Parse,
     ProtocolError,
     bind_complete,
     close_complete,
@@ -78,14 +79,14 @@ class Extended:
         self._pump.gather(message.encode(), Request(Kind.PARSE, name, statement))
 
     async def _bind(self, message: Message) -> None:
-        portal, name = (message.body.split(b"\0", 2) + [b""])[:2]
+        portal, name = [*message.body.split(b"\0", 2), b""][:2]
         statement = self._book.statement(name)
         if statement is None or statement.candidate is None:
             self._bind_in_postgres(portal, name, message.encode())
             return
         if statement.fields is None or statement.doubtful:
             self._restore(name)
-            describe = Describe(b"S", name.decode()).encode()
+            describe = Describe(b"S", name.decode(errors="surrogateescape")).encode()
             self._pump.gather(describe, Request(Kind.DESCRIBE_STATEMENT, name, statement, silent=True))
         await self._pump.drain()
         if self._pump.ledger.skipping:
@@ -148,7 +149,7 @@ class Extended:
                 self._book.drop(name)
                 await self._client.send(close_complete())
             return
-        self._pump.gather(message.encode(), Request(Kind.CLOSE, name if kind == b"S" else b"\0"))
+        self._pump.gather(message.encode(), Request(Kind.CLOSE_STATEMENT if kind == b"S" else Kind.CLOSE_PORTAL, name))
 
     async def _sync(self, message: Message) -> None:
         self._pump.gather(message.encode(), Request(Kind.SYNC))
@@ -160,11 +161,13 @@ class Extended:
         return self._book.portals.get(name)
 
     async def _answer(self, name: bytes, portal: Portal, message: Message) -> None:
-        await self._pump.resync()
+        between = self._pump.ledger.interruptible
+        if between:
+            await self._pump.resync()
         try:
             execute = parse_frontend(message)
             assert isinstance(execute, Execute)
-            async with self._lake.statement():
+            async with self._lake.statement(timed=between):
                 if portal.undecided and not await self._asked(portal):
                     raise Declined
                 tail = await self._stream(portal, max(execute.max_rows, 0))
@@ -197,9 +200,20 @@ class Extended:
         return command_complete(f"SELECT {rows}")
 
     async def _fail(self, fields: ErrorFields) -> None:
-        await self._lake.abort(fields)
-        await self._client.send(error_response(fields))
+        if self._pump.ledger.at_stake:
+            await self._fail_in_postgres(fields)
+        else:
+            await self._lake.abort(fields)
+            await self._client.send(error_response(fields))
         self._pump.ledger.skipping = True
+
+    async def _fail_in_postgres(self, fields: ErrorFields) -> None:
+        """Its own error ends the transaction there, and is what the client gets."""
+        steps = ((Parse("", raising(fields)), Kind.PARSE), (Bind("", ""), Kind.BIND), (Execute(""), Kind.EXECUTE))
+        for step, kind in steps:
+            self._pump.gather(step.encode(), Request(kind, statement=self._book.statement(b""), silent=True))
+        self._backend.unnamed_lost = True
+        await self._pump.drain()
 
     def _restore(self, statement: bytes) -> None:
         """A question of ours made Postgres forget the unnamed statement."""

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from modak.errors import ModakError
@@ -48,7 +49,7 @@ class LakeFailure(Exception):
 class Lake:
     """What one session asks of the lake. One statement at a time, each inside ``statement()``."""
 
-    def __init__(self, interceptor: Interceptor, backend: Backend, client: Peer, executor: Executor) -> None:
+    def __init__(self, interceptor: Interceptor | None, backend: Backend, client: Peer, executor: Executor) -> None:
         self._interceptor = interceptor
         self._backend = backend
         self._client = client
@@ -64,17 +65,20 @@ class Lake:
             self._interrupt.set_result(reason)
 
     @contextlib.asynccontextmanager
-    async def statement(self) -> AsyncIterator[None]:
-        """A statement from beginning to end, within the client's own ``statement_timeout``. What goes wrong is a LakeFailure."""
+    async def statement(self, *, timed: bool = True) -> AsyncIterator[None]:
+        """A statement from beginning to end. What goes wrong is a LakeFailure.
+
+        ``timed`` ones keep the client's own ``statement_timeout``, for which Postgres must be between two statements to be asked.
+        """
         self._interrupt = asyncio.get_running_loop().create_future()
         timer: asyncio.TimerHandle | None = None
         try:
-            timer = await self._timer()
+            timer = await self._timer() if timed else None
             yield
         except (ClientGone, BackendGone, Declined):
             raise
         except ModakError as error:
-            raise LakeFailure(error.fields if isinstance(error, BackendError) else ErrorFields.of(error)) from error
+            raise LakeFailure(_fields(error)) from error
         except Exception as error:
             log.exception("the lake failed over a statement")
             raise LakeFailure(ErrorFields(message=f"internal error of the gateway: {type(error).__name__}: {error}")) from error
@@ -95,9 +99,10 @@ class Lake:
         """Where Postgres had failed over the statement, it would have failed the transaction: let it."""
         if self._backend.transaction_status == b"T":
             with contextlib.suppress(BackendError):
-                await self._backend.query(_raising(fields))
+                await self._backend.query(raising(fields))
 
     async def ask(self, candidate: Any, parameters: Sequence[Parameter]) -> Answer | None:
+        assert self._interceptor is not None
         work = asyncio.ensure_future(self._interceptor.answer(candidate, self._backend, parameters))
         try:
             return await self._until(work, work.cancel)
@@ -135,7 +140,10 @@ class Lake:
             coming.exception()
 
     async def close(self, answer: Answer) -> None:
-        await self._run(answer.close)
+        try:
+            await self._run(answer.close)
+        except Exception:
+            log.exception("an answer of the lake could not be closed")
 
     def _next(self, blocks: Iterator[memoryview]) -> asyncio.Future[memoryview | None]:
         return self._run(next, blocks, None)
@@ -172,7 +180,14 @@ class Lake:
             await self._backend.settle()
 
 
-def _raising(fields: ErrorFields) -> str:
+def _fields(error: ModakError) -> ErrorFields:
+    if isinstance(error, BackendError):
+        return replace(error.fields, position=None)  # which counts in SQL of ours, not in the client's
+    return ErrorFields.of(error)
+
+
+def raising(fields: ErrorFields) -> str:
+    """A statement that fails with this error."""
     told = {"errcode": fields.sqlstate, "message": fields.message, "detail": fields.detail, "hint": fields.hint}
     using = ", ".join(f"{name} = {_literal(text)}" for name, text in told.items() if text is not None)
     return f"do {_literal(f'begin raise exception using {using}; end')}"

@@ -20,7 +20,8 @@ class Kind(enum.Enum):
     DESCRIBE_STATEMENT = "describe statement"
     DESCRIBE_PORTAL = "describe portal"
     EXECUTE = "execute"
-    CLOSE = "close"
+    CLOSE_STATEMENT = "close statement"
+    CLOSE_PORTAL = "close portal"
     SYNC = "sync"
     QUERY = "query"  # a function call too: whatever comes, ReadyForQuery is the last
 
@@ -31,7 +32,8 @@ _ENDS: Final[Mapping[Kind, frozenset[bytes]]] = {
     Kind.DESCRIBE_STATEMENT: frozenset({b"T", b"n"}),
     Kind.DESCRIBE_PORTAL: frozenset({b"T", b"n"}),
     Kind.EXECUTE: frozenset({b"C", b"I", b"s"}),
-    Kind.CLOSE: frozenset({b"3"}),
+    Kind.CLOSE_STATEMENT: frozenset({b"3"}),
+    Kind.CLOSE_PORTAL: frozenset({b"3"}),
     Kind.SYNC: frozenset({b"Z"}),
     Kind.QUERY: frozenset({b"Z"}),
 }
@@ -84,6 +86,11 @@ class Ledger:
         Inside a transaction block it does not. Outside, it would commit what ran before it and drop the portals.
         """
         return self._block or not self._effects
+
+    @property
+    def at_stake(self) -> bool:
+        """Whether an error of ours must be Postgres's error too, for there is a transaction that has to fail of it."""
+        return self.open and (self._block or self._effects)
 
     def sent(self, request: Request) -> None:
         self._owed.append(request)

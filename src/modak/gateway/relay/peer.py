@@ -46,8 +46,8 @@ class Peer:
         self._filling = None
         try:
             task.result()
-        except Disconnected as cause:
-            raise self._gone(cause.message) from cause
+        except (Disconnected, OSError) as cause:
+            raise self._gone(str(cause)) from cause
         return True
 
     async def receive(self) -> Message:
@@ -59,8 +59,8 @@ class Peer:
     async def send(self, *parts: bytes | memoryview) -> None:
         try:
             await self._channel.send(*parts)
-        except Disconnected as cause:
-            raise self._gone(cause.message) from cause
+        except (Disconnected, OSError) as cause:
+            raise self._gone(str(cause)) from cause
 
     async def close(self) -> None:
         task, self._filling = self._filling, None

@@ -42,6 +42,10 @@ class Pump:
     def full(self) -> bool:
         return len(self._gathered) >= _RUN_BYTES
 
+    @property
+    def pending(self) -> bool:
+        return bool(self._gathered) or self.ledger.owes
+
     def gather(self, data: bytes, request: Request) -> None:
         """To be sent with the next ``drain``."""
         self._gathered += data
@@ -113,7 +117,7 @@ class Pump:
         tag, statement = message.tag, head.statement
         if tag == b"1":
             self._book.parsed(head.name, statement)
-        elif tag == b"3":
+        elif tag == b"3" and head.kind is Kind.CLOSE_STATEMENT:
             self._book.forget(head.name)
         elif statement is not None and tag == b"t":
             statement.described(parse_parameter_description(message))

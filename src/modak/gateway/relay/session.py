@@ -47,6 +47,7 @@ class RelaySession:
         self._lake = Lake(interceptor, backend, self._client, executor)
         self._extended = Extended(self._client, backend, self._pump, self._book, self._lake, self._candidate)
         self._stopping = asyncio.Event()
+        self._told_to_stop = asyncio.ensure_future(self._stopping.wait())
 
     async def run(self) -> None:
         try:
@@ -75,8 +76,9 @@ class RelaySession:
     async def _converse(self) -> None:
         while True:
             message = self._client.decoder.next()
-            if message is None:
-                await self._pump.drain()
+            if message is None and self._pump.pending:
+                await self._pump.drain()  # during which the client may have said more
+            elif message is None:
                 await self._close_retired()
                 if self._stopping.is_set():
                     await self._last_words(_SHUTDOWN)
@@ -105,11 +107,9 @@ class RelaySession:
 
     async def _idle(self) -> None:
         """Until the client has something to say. Notifications pass meanwhile."""
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait([self._client.arrival(), self._backend.peer.arrival(), stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
+        await self._pump.pass_on()
+        watched = [self._client.arrival(), self._backend.peer.arrival(), self._told_to_stop]
+        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         if self._backend.peer.arrived():
             await self._pump.pass_on()
         self._client.arrived()
@@ -181,6 +181,7 @@ class RelaySession:
 
     async def _end(self) -> None:
         """Nothing of the session goes on: not in the lake, not in Postgres, which would not notice by itself that nobody waits."""
+        self._told_to_stop.cancel()
         self._book.ready(b"I")
         await self._close_retired()
         if self._pump.ledger.owes or self._backend.busy:

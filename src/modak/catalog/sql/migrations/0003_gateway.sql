@@ -32,7 +32,8 @@ comment on column modak.tables.cold_bound is 'Foreign tables of the cold side co
 create extension if not exists postgres_fdw with schema modak;
 -- The gateway writes its address and the password of this mapping when it starts.
 create server modak_gateway foreign data wrapper postgres_fdw
-    options (host '127.0.0.1', port '5439', dbname 'lake', use_remote_estimate 'true', fetch_size '10000', connect_timeout '10');
+    options (host '127.0.0.1', port '5439', dbname 'lake', use_remote_estimate 'true', fetch_size '10000', connect_timeout '10', fdw_startup_cost '10');
+create user mapping for public server modak_gateway options (user 'modak_gateway', password 'none yet');
 create table modak.gateway (
     singleton  boolean primary key default true check (singleton),
     verifier   text not null,

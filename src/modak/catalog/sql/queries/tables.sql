@@ -36,6 +36,11 @@ update modak.tables
        maintenance_policy = %(maintenance_policy)s, keep_heap = %(keep_heap)s
  where table_id = %(table_id)s;
 
+-- name: save_columns
+update modak.tables
+   set primary_key_cols = %(primary_key_cols)s, tier_key_col = %(tier_key_col)s, text_cols = %(text_cols)s, original = %(original)s
+ where table_id = %(table_id)s;
+
 -- name: save_cold_side
 update modak.tables set cold_build = %(cold_build)s, cold_bound = %(cold_bound)s where table_id = %(table_id)s;
 

@@ -215,3 +215,15 @@ select a.attname::text as column_name, d.objid::bigint as sequence_id
   from pg_depend d join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
  where d.refobjid = %(oid)s::oid and d.deptype = 'i' and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
    and a.attidentity <> '';
+
+-- name: list_view_extras
+-- What a user put on a view himself: it would be gone with the view.
+select 'trigger' as kind, t.tgname::text as name from pg_trigger t
+ where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname <> 'modak_write'
+union all
+select 'rule', r.rulename::text from pg_rewrite r
+ where r.ev_class = %(oid)s::oid and r.rulename not in ('_RETURN', 'modak_insert')
+ order by 1, 2;
+
+-- name: read_view_options
+select pg_get_userbyid(c.relowner)::text as owner, array_to_string(c.reloptions, ', ') as options from pg_class c where c.oid = %(oid)s::oid;

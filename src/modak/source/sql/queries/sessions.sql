@@ -13,7 +13,8 @@ select distinct case
   left join pg_prepared_xacts p on p.transaction = x.transactionid
  where l.locktype = 'relation' and l.granted
    and l.database = (select d.oid from pg_database d where d.datname = current_database())
-   and l.mode in ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+   and (%(readers)s or l.mode in ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                                  'AccessExclusiveLock'))
    and n.nspname || '.' || c.relname = any(%(names)s)
    and l.pid is distinct from %(pid)s;
 

@@ -1,0 +1,170 @@
+"""A statement's rows on their way out of the engine: streamed, encoded, stoppable."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from modak.errors import LakeError, ModakError
+from modak.gateway.analytics.plan import Plan
+from modak.gateway.analytics.reader import Cancelled, insist
+from modak.gateway.dialect.errors import runtime_problem
+from modak.gateway.scan.engine import Cursor
+from modak.gateway.scan.paths import identifier
+from modak.gateway.wire.cells import Unsupported
+from modak.gateway.wire.frontend import format_at
+from modak.gateway.wire.messages import FieldDescription
+from modak.gateway.wire.rows import ColumnFormat, blocks
+
+BATCH_ROWS = 32_768
+_RESULT = "modak:result"
+_KIND = re.compile(r"(?:^|: )(INTERRUPT|Out of Memory|IO|HTTP|FATAL|INTERNAL|Could not set lock on file) Error: ")
+
+
+class EngineFailed(ModakError):
+    """The engine gave up on a statement for reasons of its own."""
+
+    code = "engine"
+    sqlstate = "XX000"
+
+
+class EngineOutOfMemory(ModakError):
+    code = "engine_memory"
+    sqlstate = "53200"
+
+
+class StatementFailed(ModakError):
+    """An error that Postgres would have raised too, with its SQLSTATE."""
+
+    code = "statement"
+
+    def __init__(self, sqlstate: str, message: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+
+
+class LakeAnswer:
+    """Implements ``interception.Answer``. Everything but ``cancel`` is called by one thread at a time.
+
+    ``held`` is what goes with the answer: cursor, pins, snapshots. Before its first block an answer may still raise Unsupported, which
+    means that Postgres has to give it; a statement that cannot exclude that is computed to its end before anything is given out.
+    """
+
+    def __init__(self, cursor: Cursor, plan: Plan, relations: dict[str, str], held: contextlib.ExitStack) -> None:
+        self.fields: Sequence[FieldDescription] = plan.fields
+        self.relations = relations
+        self._cursor, self._plan, self._held = cursor, plan, held
+        self._source: Any = None
+        self._forms: list[ColumnFormat] = []
+        self._rest: pa.RecordBatch | None = None
+        self._rows = 0
+        self._idle = threading.Event()
+        self._idle.set()
+        self._exhausted = self._cancelled = self._sent = self._closed = False
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def exhausted(self) -> bool:
+        return self._exhausted
+
+    def encoded(self, result_formats: Sequence[int], rows_max: int = 0) -> Iterator[memoryview]:
+        left = rows_max or None
+        with self._failures():
+            if self._source is None:
+                self._start(tuple(result_formats))
+            while left is None or left > 0:
+                batch = self._next()
+                if batch is None:
+                    self._exhausted = True
+                    return
+                if left is not None and batch.num_rows > left:
+                    batch, self._rest = batch.slice(0, left), batch.slice(left)
+                left = None if left is None else left - batch.num_rows
+                self._rows += batch.num_rows
+                for block in blocks(batch, self._forms):
+                    self._sent = True
+                    yield block
+
+    def sql(self, outputs: str) -> str:
+        """The engine's whole statement, with the relations it reads in front."""
+        parts = ", ".join(f"{identifier(name)} AS NOT MATERIALIZED ({sql})" for name, sql in self.relations.items())
+        return f"WITH {parts} SELECT {outputs} FROM ({self._plan.sql}) AS q"  # noqa: S608
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        insist(self._cursor.interrupt, self._idle)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed, self._source, self._rest = True, None, None
+        self._held.close()
+
+    def _start(self, formats: tuple[int, ...]) -> None:
+        outputs, self._forms = self._plan.outputs(lambda place: format_at(formats, place))
+        if self._plan.certain:
+            self._execute(self.sql(outputs))
+        else:
+            names = ", ".join(f'"c{number}"' for number in range(1, len(self._plan.types) + 1))
+            self._execute(f"CREATE TEMP TABLE {identifier(_RESULT)} AS {self.sql(names)}")
+            self._execute(f"SELECT {outputs} FROM {identifier(_RESULT)}")  # noqa: S608
+        with self._running():
+            self._source = self._cursor.to_arrow_reader(BATCH_ROWS)
+
+    def _execute(self, sql: str) -> None:
+        with self._running():
+            self._cursor.execute(sql)
+
+    def _next(self) -> pa.RecordBatch | None:
+        rest, self._rest = self._rest, None
+        with self._running():
+            return rest if rest is not None else next(self._source, None)
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        self._idle.clear()
+        try:
+            if self._cancelled:
+                raise Cancelled("canceling statement due to user request")
+            yield
+        finally:
+            self._idle.set()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError) as cause:
+            raise self._failure(str(cause)) from cause
+
+    def _failure(self, message: str) -> ModakError:
+        """The engine's errors come as its own exceptions, or as Arrow's while rows are streamed; the text is the same."""
+        found = _KIND.search(message)
+        kind = found[1] if found else ""
+        if self._cancelled or kind == "INTERRUPT":
+            return Cancelled("canceling statement due to user request")
+        first = message.split("\n", 1)[0]
+        if kind == "Out of Memory":
+            return EngineOutOfMemory(
+                "the statement needs more memory than the gateway has", hint="ask for less at once, or give it more", engine=first
+            )
+        if kind in ("IO", "HTTP"):
+            return LakeError("the lake's files cannot be read", hint="check the storage; `modak verify` shows what is there", engine=first)
+        problem = runtime_problem(message)
+        if problem.sqlstate is not None:
+            return StatementFailed(problem.sqlstate, problem.message)
+        if not self._sent:
+            return Unsupported("the engine cannot give this answer; Postgres can", engine=first)
+        return EngineFailed(
+            f"the engine gave up after {self._rows} rows: {first}",
+            hint="run it in a transaction that has written something, or on Postgres's own port: there Postgres answers it",
+        )

@@ -1,0 +1,183 @@
+"""The interceptor: SELECTs over registered relations that people send to the gateway, answered whole by the lake's engine.
+
+Whatever is not certain to read as Postgres's own answer is declined, and Postgres answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from sqlglot import exp
+
+from modak.gateway.analytics.answer import LakeAnswer
+from modak.gateway.analytics.parameters import bound
+from modak.gateway.analytics.plan import Plan, plan
+from modak.gateway.analytics.preparation import Preparation, Tables
+from modak.gateway.analytics.reader import Reader, Readers, SnapshotGone
+from modak.gateway.analytics.relations import RegisteredRelation, Relations
+from modak.gateway.analytics.seam import Client, Declined, check_client, client_of
+from modak.gateway.analytics.statement import Candidate, looks_like_query, read_statement, with_views
+from modak.gateway.dialect.errors import Untranslatable
+from modak.gateway.dialect.functions import register_functions
+from modak.gateway.dialect.literals import timestamp_text
+from modak.gateway.interception import ClientSession, Parameter
+from modak.gateway.pins import PinKeeper
+from modak.gateway.scan.table import ColdTables
+from modak.gateway.wire.messages import FieldDescription
+
+log = logging.getLogger("modak.gateway")
+
+_T = TypeVar("_T")
+
+
+class LakeInterceptor:
+    """Implements ``interception.Interceptor``; one for all sessions."""
+
+    def __init__(
+        self,
+        relations: Relations,
+        tables: ColdTables,
+        pins: PinKeeper,
+        dsn: str,
+        executor: Executor,
+        *,
+        collation_is_c: bool,
+        heap_names: bool = False,
+    ) -> None:
+        """``heap_names``: where the heap kept the plain name, that name means both tiers here. Turn it on only if what is declined goes
+        to Postgres as ``forwarded`` writes it: by its own text it would read the heap alone."""
+        self._relations, self._executor = relations, executor
+        self._collation_is_c, self._heap_names = collation_is_c, heap_names
+        self._refreshing = False
+        self._readers = Readers(dsn)
+        self._tables = Tables(tables, relations, pins)
+        self._names: tuple[frozenset[str], re.Pattern[str]] = (frozenset(), re.compile(r"(?!)"))
+        cursor = tables.engine.cursor()
+        register_functions(cursor)
+        cursor.close()
+        relations.refresh()
+
+    def close(self) -> None:
+        self._readers.close()
+
+    def candidate(self, sql: str) -> Candidate | None:
+        if not self._relations.is_fresh and not self._refreshing:
+            self._refreshing = True
+            self._executor.submit(self._refresh)
+        if not looks_like_query(sql) or not self._mentions().search(sql):
+            return None
+        return read_statement(sql)
+
+    async def answer(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer | None:
+        try:
+            return await self._answer(candidate, session, parameters)
+        except (Declined, Untranslatable, SnapshotGone) as reason:
+            log.debug("left to Postgres: %s", reason)
+            return None
+
+    async def forwarded(self, candidate: Candidate, session: ClientSession) -> str:
+        """The statement as Postgres must run it to read both tiers: a heap's plain name becomes its view's."""
+        if not any(relation.surface == "heap" for relation in self._relations.all()):
+            return candidate.sql
+        names = ", ".join(f"pg_catalog.to_regclass({_literal(name)})::pg_catalog.oid" for name in candidate.names)
+        row = (await session.query(f"select {names}"))[0]
+        heaps = {place: self._relations.by_oid(int(oid)) for place, oid in enumerate(row) if oid is not None}
+        replaced = {place: found for place, found in heaps.items() if found is not None and int(row[place] or 0) == found.table_id}
+        return with_views(candidate, replaced) if replaced else candidate.sql
+
+    async def _answer(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer:
+        alone = session.transaction_status == b"I"
+        if session.transaction_status == b"E":
+            raise Declined("the transaction has failed")
+        if not alone and getattr(session, "in_savepoint", True):
+            raise Declined("inside a savepoint, or perhaps, no snapshot can be exported")
+        if not self._relations.is_fresh:
+            await self._run(self._relations.refresh)
+        given = [parameter.oid for parameter in parameters]
+        oids, fields = await session.describe(candidate.sql, given)
+        tree = bound(candidate.tree, parameters, oids)
+        reader: Reader | None = None
+        try:
+            async with client_of(session, candidate.names, candidate.functions) as client:
+                check_client(client, alone=alone)
+                relations = self._resolved(candidate, client)
+                heaps = _heaps(candidate, relations, client)
+                if heaps:
+                    # A heap may have columns that its view does not show yet, and the view's are what is read.
+                    fields = (await session.describe(with_views(candidate, heaps), given))[1]
+                planned = await self._run(lambda: self._plan(tree, relations, fields, client))
+                reader = await self._run(lambda: self._readers.take(client.snapshot or ""), self._readers.give_back)
+        except BaseException:
+            if reader is not None:
+                self._readers.give_back(reader)
+            raise
+        return await self._prepared(planned, reader, client)
+
+    def _plan(self, tree: exp.Expr, relations: Sequence[RegisteredRelation], fields: Sequence[FieldDescription], client: Client) -> Plan:
+        now = timestamp_text(client.now_micros, "+00")
+        timezone = client.settings["TimeZone"]
+        return plan(tree, relations, fields, timezone=timezone, now=now, collation_is_c=self._collation_is_c)
+
+    async def _prepared(self, planned: Plan, reader: Reader, client: Client) -> LakeAnswer:
+        """Rows that Postgres holds are read here and now: after that the answer needs its snapshot no more."""
+        preparation = Preparation(self._tables, planned, reader, client.user)
+        try:
+            return await self._run(preparation.run, LakeAnswer.close, preparation.cancel)
+        finally:
+            await self._run(lambda: self._readers.give_back(reader))
+
+    def _resolved(self, candidate: Candidate, client: Client) -> list[RegisteredRelation]:
+        """The relation of each table in the statement, by the OIDs that the client's own search path gave."""
+        found = [self._relations.by_oid(oid) if oid is not None else None for oid in client.oids]
+        by_name: list[RegisteredRelation] = []
+        for name, relation, oid in zip(candidate.names, found, client.oids, strict=True):
+            if relation is None or (oid == relation.table_id and not self._heap_names):
+                raise Declined(f"{'.'.join(name)} is no registered relation")
+            by_name.append(relation)
+        return [by_name[number] for number in candidate.uses]
+
+    async def _run(
+        self, call: Callable[[], _T], undo: Callable[[_T], object] | None = None, cancel: Callable[[], object] | None = None
+    ) -> _T:
+        """A call on a worker thread, over when this returns: who is cancelled stops it, waits for it, and undoes what it still gave."""
+        work = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if cancel is not None:
+                cancel()
+            await asyncio.wait([work])
+            if work.exception() is None and undo is not None:
+                undo(work.result())
+            raise
+
+    def _refresh(self) -> None:
+        try:
+            self._relations.refresh()
+            self._refreshing = False
+        except Exception as cause:  # noqa: BLE001 - the next statement asks again
+            self._refreshing = False
+            log.warning("registered tables could not be read: %s", cause)
+
+    def _mentions(self) -> re.Pattern[str]:
+        names = self._relations.names()
+        if self._names[0] != names:
+            spellings = {spelling for name in names for spelling in (name, name.replace('"', '""'))}
+            self._names = names, re.compile("|".join(map(re.escape, sorted(spellings))) or "(?!)", re.IGNORECASE)
+        return self._names[1]
+
+
+def _heaps(candidate: Candidate, relations: Sequence[RegisteredRelation], client: Client) -> dict[int, RegisteredRelation]:
+    """Relations that the statement calls by their heap's name, by their place among its names."""
+    by_place = dict(zip(candidate.uses, relations, strict=True))
+    return {place: relation for place, relation in by_place.items() if client.oids[place] == relation.table_id}
+
+
+def _literal(name: Sequence[str]) -> str:
+    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in name)
+    return "'" + quoted.replace("'", "''") + "'"

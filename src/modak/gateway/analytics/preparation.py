@@ -1,0 +1,129 @@
+"""Between a plan and its answer: the seam is read, lake snapshots are pinned and pruned, hot rows and corrections are loaded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+
+from modak.core.type_map import LakeType
+from modak.gateway.analytics import hot
+from modak.gateway.analytics.answer import LakeAnswer
+from modak.gateway.analytics.merge import Cold, cold_rows, merged_sql, shown, with_key
+from modak.gateway.analytics.plan import Plan
+from modak.gateway.analytics.reader import Cancelled, Reader
+from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn, Relations
+from modak.gateway.analytics.seam import Declined, Seam, read_seams
+from modak.gateway.analytics.statement import Use
+from modak.gateway.pins import PinKeeper
+from modak.gateway.scan.engine import Cursor
+from modak.gateway.scan.snapshot import Snapshot
+from modak.gateway.scan.table import ColdTables
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What preparations share."""
+
+    cold: ColdTables
+    relations: Relations
+    pins: PinKeeper
+
+
+@dataclass
+class Prepared:
+    """One use of a relation, ready to be read. ``hot`` is Postgres's query for its hot rows; None: it has none."""
+
+    use: Use
+    seam: Seam
+    columns: tuple[RelationColumn, ...]
+    cold: Cold
+    hot: str | None
+
+
+@dataclass
+class Preparation:
+    """Runs on one worker thread; ``cancel`` from any."""
+
+    tables: Tables
+    plan: Plan
+    reader: Reader
+    user: str
+    _loaded: dict[str, str] = field(default_factory=dict)
+    _cancelled: bool = False
+
+    def run(self) -> LakeAnswer:
+        held = contextlib.ExitStack()
+        try:
+            uses = self.uses(held)
+            if all(one.cold.sql is None and not one.seam.delta_rows for one in uses):
+                raise Declined("only hot rows are asked for, which Postgres holds itself")
+            cursor = self.tables.cold.engine.cursor()
+            held.callback(cursor.close)
+            relations = {one.use.name: self._relation(cursor, one) for one in uses}
+            return LakeAnswer(cursor, self.plan, relations, held)
+        except BaseException:
+            held.close()
+            raise
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self.reader.cancel()
+
+    def uses(self, held: contextlib.ExitStack) -> list[Prepared]:
+        """Each use with its seam and the files it reads; ``held`` keeps pins and snapshots."""
+        relations = {use.relation.table_id: use.relation for use in self.plan.uses}
+        seams = self._seams(list(relations.values()))
+        snapshots = {table_id: self._snapshot(seam, held) for table_id, seam in seams.items()}
+        return [self._prepared(use, seams[use.relation.table_id], snapshots[use.relation.table_id]) for use in self.plan.uses]
+
+    def _seams(self, relations: Sequence[RegisteredRelation]) -> dict[int, Seam]:
+        try:
+            return read_seams(self.reader, relations, self.user)
+        except Declined:
+            # If it is because a table changed, the next statement finds it as it is now.
+            self.tables.relations.refresh(force=True)
+            raise
+
+    def _snapshot(self, seam: Seam, held: contextlib.ExitStack) -> Snapshot:
+        relation = seam.relation
+        held.enter_context(self.tables.pins.hold(relation.table_id, seam.sequence_number))
+        self.tables.relations.published(relation.table_id, seam.sequence_number, seam.metadata_location)
+        found = self.tables.cold.snapshot(seam.metadata_location, seam.sequence_number, dict(relation.storage.config))
+        held.callback(_let_go, found)
+        return found
+
+    def _prepared(self, use: Use, seam: Seam, snapshot: Snapshot) -> Prepared:
+        columns = shown(use.relation, use.columns)
+        read = with_key(use.relation, columns) if seam.delta_rows else columns
+        cold = cold_rows(self.tables.cold, seam, snapshot, read, use.predicates)
+        return Prepared(use, seam, columns, cold, hot.hot_sql(seam, columns, use.predicates))
+
+    def _relation(self, cursor: Cursor, one: Prepared) -> str:
+        """The use as a SELECT of the engine, its hot rows and corrections loaded."""
+        kinds = [column.lake for column in one.columns]
+        loaded = self._load(cursor, one.hot, kinds) if one.hot is not None else None
+        delta = None
+        if one.seam.delta_rows:
+            keys = [column.lake for name in one.use.relation.primary_key if (column := one.use.relation.column(name)) is not None]
+            delta = self._load(cursor, hot.delta_sql(one.seam, one.columns), [*keys, *kinds], op=True)
+        return merged_sql(one.use.relation, one.columns, loaded, one.cold, delta)
+
+    def _load(self, cursor: Cursor, query: str, kinds: Sequence[LakeType], *, op: bool = False) -> str:
+        """Two uses that ask the same of Postgres share one table."""
+        if query not in self._loaded:
+            name = f"modak:rows {len(self._loaded)}"
+            try:
+                hot.load(self.reader, cursor, name, query, kinds, op=op)
+            except duckdb.Error as cause:
+                if self._cancelled:
+                    raise Cancelled("canceling statement due to user request") from cause
+                raise
+            self._loaded[query] = name
+        return self._loaded[query]
+
+
+def _let_go(_: Snapshot) -> None:
+    """What was prepared for a snapshot in the engine goes when nobody holds it any more."""

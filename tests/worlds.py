@@ -1,0 +1,89 @@
+"""Tiered tables of every kind of key beside plain twins, for tests of reading."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from modak.app import App
+from modak.catalog import profiles
+from modak.connection import Connection
+from modak.core.registration import Options
+from modak.core.table import Name
+from modak.jobs.reclaim import reclaim
+from modak.jobs.tier import tier
+from modak.registration.register import register
+from tests.gateways import RunningGateway
+
+KEYS = {
+    "bigint": ("bigint", "(n * 10)::bigint", [str(n * 1000) for n in range(6)]),
+    "timestamptz": (
+        "timestamptz",
+        "timestamptz '2026-06-29 00:00+00' + n * interval '17 minutes 3.000007 seconds'",
+        [f"2026-{m}-{d} 00:00+00" for m, d in (("06", 29), ("06", 30), ("07", "01"), ("07", "02"), ("07", "03"), ("07", "05"))],
+    ),
+    "timestamp": (
+        "timestamp",
+        "timestamp '1969-12-30 00:00' + n * interval '17 minutes 3.000007 seconds'",
+        ["1969-12-30", "1969-12-31", "1970-01-01", "1970-01-02", "1970-01-03", "1970-01-05"],
+    ),
+    "date": (
+        "date",
+        "date '0001-01-01 BC' + n",
+        ["0001-01-01 BC", "0001-04-10 BC", "0001-07-19 BC", "0001-10-27 BC", "0001-02-03", "0003-01-01"],
+    ),
+}
+ROWS = 480
+
+
+@dataclass(frozen=True)
+class World:
+    """Each table ``t_<key type>`` is registered and has a plain twin ``p_<key type>`` that says what it must hold."""
+
+    app: App
+    dsn: str
+    gateway: RunningGateway
+
+
+COLUMNS = """
+    small smallint, n int, big bigint, f real, d double precision, num numeric(12,3), loose numeric, t text, v varchar(8), c char(5),
+    b boolean, day date, at timestamptz, u uuid, raw bytea, j jsonb, tags text[], gap interval
+"""
+FILL = """
+    select n, {key}, (n % 7)::smallint, n % 50, n * 1000003::bigint, n / 3.0, n / 7.0, n / 8.0,
+           (n || '.' || repeat('1', (n % 30)::int))::numeric,
+           case n % 4 when 0 then null when 1 then '' else 'Zeile ' || n || chr(228) end, 'v' || n % 5, 'c' || n % 3, n % 3 = 0,
+           date '2026-01-01' + (n % 100)::int, timestamptz '2026-03-28 12:00+00' + n * interval '1 hour 0.5 seconds',
+           md5(n::text)::uuid, decode(md5(n::text), 'hex'), jsonb_build_object('k', n % 5, 'x', null), array['a', n::text],
+           n * interval '1 minute'
+      from generate_series(0, {rows} - 1) n
+"""
+LATE = "small, n, big, f, d, num, loose, 'late', v, c, b, day, at, u, raw, j, tags, gap"
+
+
+def build(app: App, connection: Connection, key_type: str) -> None:
+    """A table of mixed columns, its twin, and one pass that makes the older partitions cold."""
+    kind, values, bounds = KEYS[key_type]
+    table = f"public.t_{key_type}"
+    connection.execute(
+        f"create table {table} (id bigint not null, key {kind} not null, {COLUMNS}, primary key (id, key)) partition by range (key)"
+    )
+    for number, (lower, upper) in enumerate(itertools.pairwise(bounds)):
+        connection.execute(f"create table {table}_{number} partition of {table} for values from ('{lower}') to ('{upper}')")
+    connection.execute(f"insert into {table} {FILL.format(key=values, rows=ROWS)}")
+    connection.execute(f"create table public.p_{key_type} as select * from {table}")
+    profile, name = profiles.get(connection, None), Name("public", f"t_{key_type}")
+    options = Options(tier_key="key", primary_key=("id",), lag="0" if kind == "bigint" else "1 day")
+    register(connection, app.lake(profile), name, options, profile=profile.name)
+    with app.job(name) as job:
+        outcome = tier(job)
+        assert outcome.rows
+        reclaim(job)
+
+
+def correct(connection: Connection, key_type: str) -> None:
+    """The same changes to the registered table and to its twin: updates, deletes and inserts of cold and hot rows."""
+    for name in (f"public.t_{key_type}", f"public.p_{key_type}"):
+        connection.execute(f"update {name} set t = 'corrected', num = num + 1 where id % 17 = 3")
+        connection.execute(f"delete from {name} where id % 23 = 5")
+        connection.execute(f"insert into {name} select id + 10000, key, {LATE} from public.p_{key_type} where id % 40 = 1 and id < 10000")
