@@ -77,7 +77,7 @@ ACTIONS = [
     "add column c int not null default 5, add d mood",
     "drop column val, add column val int default 3",
     "alter column n set default 8",
-    "alter column made drop identity",
+    "alter column made drop identity, alter column made set default 1",
     "add constraint positive check (id > 0)",
     "drop column val;",
 ]  # fmt: skip

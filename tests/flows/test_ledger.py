@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from tests import events, seam
 from tests.events import EVENTS, drop_tiered, put_under_modak, tier
+from tests.gateways import RunningGateway
 
 from modak import failpoints
 from modak.app import App
@@ -148,10 +149,13 @@ def run_ledger(app: App, connection: Connection, dsn: str, *, seconds: float, ki
     dropped = drop_tiered(app).dropped
     assert len(dropped) == PARTITIONS - 2
     assert {key: row for key, row in seam.read(app, EVENTS).items() if key != "1"} == expected
+    shown = connection.execute("select id, event_time, val from public.events where id <> 1").fetchall()
+    assert {str(row["id"]): tuple(row.values()) for row in shown} == expected, "the name shows something else than the seam"
+    assert len(shown) == len(expected)
     return sum(writer.acknowledged for writer in writers), sum(writer.refused for writer in writers), passes
 
 
-def test_the_table_is_the_ledger(app: App, connection: Connection, dsn: str) -> None:
+def test_the_table_is_the_ledger(app: App, connection: Connection, dsn: str, gateway: RunningGateway) -> None:
     acknowledged, refused, passes = run_ledger(app, connection, dsn, seconds=8, kills=True)
     print(f"{acknowledged} changes acknowledged, {refused} transactions refused, {passes} passes")
     assert acknowledged > 500
@@ -160,7 +164,7 @@ def test_the_table_is_the_ledger(app: App, connection: Connection, dsn: str) -> 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_the_table_is_the_ledger_for_long(app: App, connection: Connection, dsn: str) -> None:
+def test_the_table_is_the_ledger_for_long(app: App, connection: Connection, dsn: str, gateway: RunningGateway) -> None:
     seconds = float(os.environ.get("SOAK_SECONDS", "900"))
     acknowledged, refused, passes = run_ledger(app, connection, dsn, seconds=seconds, kills=True)
     print(f"{acknowledged} changes acknowledged, {refused} transactions refused, {passes} passes")

@@ -91,7 +91,7 @@ def _step(connection: Connection, table: Registered, seen: Relation, actions: Se
         after, changes = _check(connection, table, before, state)
         now = rebuild.follow_names(connection, table, changes)
         if aside is not None:
-            rebuild.take_place(connection, now, after, aside)
+            rebuild.take_place(connection, now, after, aside, changes)
         else:
             rebuild.rename_view_columns(connection, table.view, shown, [column.name for column in after.columns])
             rebuild.rebuild(connection, now, after)

@@ -134,12 +134,13 @@ def step_aside(connection: Connection, table: Registered) -> Aside:
     return Aside(aside, old.oid, facts, old.comment, old.columns, bound)
 
 
-def take_place(connection: Connection, table: Registered, relation: Relation, aside: Aside) -> None:
+def take_place(connection: Connection, table: Registered, relation: Relation, aside: Aside, changes: ColumnChanges) -> None:
     """A new view under the name, with everything the old one had; then the old one goes."""
+    gone = [column.name for column in changes.dropped]
     rebuild(connection, table, relation)
     connection.execute(sql.SQL("alter view {} owner to {}").format(identifier(table.view), sql.Identifier(aside.facts.owner)))
-    surface.copy_grants(connection, aside.oid, table.view)
-    kept = tuple(column for column in aside.columns if relation.column(column.name))
+    surface.copy_grants(connection, aside.oid, table.view, gone)
+    kept = tuple(column for column in aside.columns if column.name not in gone)
     surface.copy_comments(connection, replace(relation, comment=aside.comment, columns=kept), table.view)
     _set_options(connection, table.view, aside.facts.options)
     for user, text in aside.users:

@@ -5,7 +5,7 @@ The heap keeps its OID, rows, indexes, constraints and triggers; a view takes it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from modak.connection import Connection
 from modak.core.lake_table import Shape
 from modak.core.table import Dependent, Name, Relation
 from modak.source import cold, view, writes
-from modak.source.relation import SQL, columns_of
+from modak.source.relation import SQL
 from modak.source.spill import identifier
 
 FIRST_BUILD = 1
@@ -69,12 +69,11 @@ def copy_comments(connection: Connection, relation: Relation, target: Name) -> N
             connection.execute(sql.SQL("comment on column {} is {}").format(where, sql.Literal(column.comment)))
 
 
-def copy_grants(connection: Connection, source_oid: int, target: Name) -> None:
+def copy_grants(connection: Connection, source_oid: int, target: Name, gone: Collection[str] = ()) -> None:
     """Make the target's grants those of the source, whatever default privileges gave it. What is equal is not touched: a grant that
-    somebody passed on keeps its grantor. Columns that the target does not have are nobody's."""
+    somebody passed on keeps its grantor. Columns that are gone, by now another's name perhaps, leave none."""
     target_oid = oid_of(connection, target)
-    columns = {column.name for column in columns_of(connection, target_oid)}
-    wanted = {grant for grant in _grants(connection, source_oid) if not grant.column or grant.column in columns}
+    wanted = {grant for grant in _grants(connection, source_oid) if grant.column not in gone}
     for grant in sorted(_grants(connection, target_oid) - wanted):
         _change(connection, "revoke {} on {} from {} cascade", grant, target)
     for grant in sorted(wanted - _grants(connection, target_oid)):

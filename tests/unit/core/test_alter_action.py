@@ -34,7 +34,8 @@ def test_an_action_is_known_by_its_first_words(text: str, kind: Kind, column: st
 
 
 def test_actions_are_separated_by_commas_outside_of_everything() -> None:
-    text = "add column a numeric(10, 2) default 1.5, drop b, add c text default E'it\\', drop d;' /* , /* drop e */ , */, drop \",\" -- , drop f"
+    text = "add column a numeric(10, 2) default 1.5, drop b, add c text default E'it\\', drop d;' /* , /* drop e */ , */"
+    text += ', drop "," -- , drop f'
     assert [(action.kind, action.column) for action in parse(text)] == [
         (Kind.ADD, "a"),
         (Kind.DROP, "b"),

@@ -18,9 +18,10 @@ from modak.gateway.analytics.answer import LakeAnswer
 from modak.gateway.analytics.parameters import bound
 from modak.gateway.analytics.plan import Plan, plan
 from modak.gateway.analytics.preparation import Preparation, Tables
-from modak.gateway.analytics.reader import Reader, Readers, SnapshotGone
+from modak.gateway.analytics.reader import Readers, SnapshotGone
 from modak.gateway.analytics.relations import RegisteredRelation, Relations
-from modak.gateway.analytics.seam import Client, Declined, check_client, client_of
+from modak.gateway.analytics.route import Route, read_route
+from modak.gateway.analytics.seam import Client, Declined, ask_client
 from modak.gateway.analytics.statement import Candidate, looks_like_query, read_statement, with_views
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.functions import register_functions
@@ -90,46 +91,53 @@ class LakeInterceptor:
         replaced = {place: found for place, found in heaps.items() if found is not None and int(row[place] or 0) == found.table_id}
         return with_views(candidate, replaced) if replaced else candidate.sql
 
+    async def describe_route(self, sql: str, session: ClientSession, parameters: Sequence[Parameter] = ()) -> Route:
+        """Where this session's statement would run, and why; nothing is run. Mistakes in it raise what Postgres says."""
+        await self._run(self._relations.refresh)
+        candidate = read_statement(sql) if looks_like_query(sql) else None
+        if candidate is None:
+            return Route("postgres", "not a SELECT over tables that the gateway understands")
+        try:
+            planned, client = await self._planned(candidate, session, parameters)
+            return await self._with_reader(planned, client, read_route)
+        except (Declined, Untranslatable, SnapshotGone) as reason:
+            return Route("postgres", str(reason))
+
     async def _answer(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer:
-        alone = session.transaction_status == b"I"
+        planned, client = await self._planned(candidate, session, parameters)
+        # Rows that Postgres holds are read here and now: after that the answer needs its snapshot no more.
+        return await self._with_reader(planned, client, Preparation.run, LakeAnswer.close)
+
+    async def _planned(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> tuple[Plan, Client]:
         if session.transaction_status == b"E":
             raise Declined("the transaction has failed")
-        if not alone and getattr(session, "in_savepoint", True):
-            raise Declined("inside a savepoint, or perhaps, no snapshot can be exported")
         if not self._relations.is_fresh:
             await self._run(self._relations.refresh)
         given = [parameter.oid for parameter in parameters]
         oids, fields = await session.describe(candidate.sql, given)
         tree = bound(candidate.tree, parameters, oids)
-        reader: Reader | None = None
+        client = await ask_client(session, candidate.names, candidate.functions)
+        relations = self._resolved(candidate, client)
+        heaps = _heaps(candidate, relations, client)
+        if heaps:
+            # A heap may have columns that its view does not show yet, and the view's are what is read.
+            fields = (await session.describe(with_views(candidate, heaps), given))[1]
+        return await self._run(lambda: self._plan(tree, relations, fields, client)), client
+
+    async def _with_reader(
+        self, planned: Plan, client: Client, call: Callable[[Preparation], _T], undo: Callable[[_T], object] | None = None
+    ) -> _T:
+        reader = await self._run(lambda: self._readers.take(client.snapshot), self._readers.give_back)
+        preparation = Preparation(self._tables, planned, reader, client)
         try:
-            async with client_of(session, candidate.names, candidate.functions) as client:
-                check_client(client, alone=alone)
-                relations = self._resolved(candidate, client)
-                heaps = _heaps(candidate, relations, client)
-                if heaps:
-                    # A heap may have columns that its view does not show yet, and the view's are what is read.
-                    fields = (await session.describe(with_views(candidate, heaps), given))[1]
-                planned = await self._run(lambda: self._plan(tree, relations, fields, client))
-                reader = await self._run(lambda: self._readers.take(client.snapshot or ""), self._readers.give_back)
-        except BaseException:
-            if reader is not None:
-                self._readers.give_back(reader)
-            raise
-        return await self._prepared(planned, reader, client)
+            return await self._run(lambda: call(preparation), undo, preparation.cancel)
+        finally:
+            await self._run(lambda: self._readers.give_back(reader))
 
     def _plan(self, tree: exp.Expr, relations: Sequence[RegisteredRelation], fields: Sequence[FieldDescription], client: Client) -> Plan:
         now = timestamp_text(client.now_micros, "+00")
         timezone = client.settings["TimeZone"]
         return plan(tree, relations, fields, timezone=timezone, now=now, collation_is_c=self._collation_is_c)
-
-    async def _prepared(self, planned: Plan, reader: Reader, client: Client) -> LakeAnswer:
-        """Rows that Postgres holds are read here and now: after that the answer needs its snapshot no more."""
-        preparation = Preparation(self._tables, planned, reader, client.user)
-        try:
-            return await self._run(preparation.run, LakeAnswer.close, preparation.cancel)
-        finally:
-            await self._run(lambda: self._readers.give_back(reader))
 
     def _resolved(self, candidate: Candidate, client: Client) -> list[RegisteredRelation]:
         """The relation of each table in the statement, by the OIDs that the client's own search path gave."""

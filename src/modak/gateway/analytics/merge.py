@@ -99,7 +99,7 @@ def merged_sql(relation: RegisteredRelation, columns: Sequence[RelationColumn], 
     if hot is not None:
         arms.append(f"SELECT {_renamed(names, 0)} FROM {identifier(hot)}")  # noqa: S608
     if cold.sql is not None:
-        arms.append(f"SELECT {', '.join(names)} FROM ({cold.sql}) AS c{_not_corrected(relation, delta)}")  # noqa: S608
+        arms.append(f"SELECT {', '.join(f'c.{name}' for name in names)} FROM ({cold.sql}) AS c{_not_corrected(relation, delta)}")  # noqa: S608
     if delta is not None:
         arms.append(f"SELECT {_renamed(names, len(relation.primary_key))} FROM {identifier(delta)} WHERE op = 0")  # noqa: S608
     if not arms:
@@ -113,7 +113,8 @@ def _renamed(names: Sequence[str], first: int) -> str:
 
 
 def _not_corrected(relation: RegisteredRelation, delta: str | None) -> str:
+    """Said as a join: DuckDB would plan NOT EXISTS by keeping all cold rows in memory first."""
     if delta is None:
         return ""
     same = " AND ".join(f"d.c{place} = c.{identifier(name)}" for place, name in enumerate(relation.primary_key))
-    return f" WHERE NOT EXISTS (SELECT 1 FROM {identifier(delta)} AS d WHERE {same})"  # noqa: S608
+    return f" ANTI JOIN {identifier(delta)} AS d ON {same}"

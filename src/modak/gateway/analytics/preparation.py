@@ -15,7 +15,7 @@ from modak.gateway.analytics.merge import Cold, cold_rows, merged_sql, shown, wi
 from modak.gateway.analytics.plan import Plan
 from modak.gateway.analytics.reader import Cancelled, Reader
 from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn, Relations
-from modak.gateway.analytics.seam import Declined, Seam, read_seams
+from modak.gateway.analytics.seam import Client, Declined, Seam, read_seams
 from modak.gateway.analytics.statement import Use
 from modak.gateway.pins import PinKeeper
 from modak.gateway.scan.engine import Cursor
@@ -50,7 +50,7 @@ class Preparation:
     tables: Tables
     plan: Plan
     reader: Reader
-    user: str
+    client: Client
     _loaded: dict[str, str] = field(default_factory=dict)
     _cancelled: bool = False
 
@@ -58,8 +58,7 @@ class Preparation:
         held = contextlib.ExitStack()
         try:
             uses = self.uses(held)
-            if all(one.cold.sql is None and not one.seam.delta_rows for one in uses):
-                raise Declined("only hot rows are asked for, which Postgres holds itself")
+            self.check_worth(uses)
             cursor = self.tables.cold.engine.cursor()
             held.callback(cursor.close)
             relations = {one.use.name: self._relation(cursor, one) for one in uses}
@@ -67,6 +66,11 @@ class Preparation:
         except BaseException:
             held.close()
             raise
+
+    def check_worth(self, uses: Sequence[Prepared]) -> None:
+        """Where the lake has no part in the answer, copying hot rows out of Postgres gains nothing."""
+        if all(one.cold.sql is None and not one.seam.delta_rows for one in uses):
+            raise Declined("only hot rows are asked for, which Postgres holds itself")
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -81,7 +85,7 @@ class Preparation:
 
     def _seams(self, relations: Sequence[RegisteredRelation]) -> dict[int, Seam]:
         try:
-            return read_seams(self.reader, relations, self.user)
+            return read_seams(self.reader, relations, self.client)
         except Declined:
             # If it is because a table changed, the next statement finds it as it is now.
             self.tables.relations.refresh(force=True)

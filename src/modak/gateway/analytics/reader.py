@@ -1,7 +1,4 @@
-"""Connections of the gateway's own that read under somebody else's snapshot, by binary COPY into Arrow.
-
-Once a reader has taken a snapshot over, the session it came from may end its transaction: the reader keeps that world alive itself.
-"""
+"""Connections of the gateway's own that read everything in one snapshot, their own or one taken over, by binary COPY into Arrow."""
 
 from __future__ import annotations
 
@@ -63,21 +60,27 @@ class Reader:
         self._idle.set()
         self._cancelled = False
 
-    def begin(self, snapshot: str) -> None:
-        """Take a snapshot over, as ``pg_export_snapshot`` named it."""
-        if not re.fullmatch(r"[0-9A-Fa-f-]+", snapshot):
+    def begin(self, snapshot: str | None) -> None:
+        """Take a snapshot over, as ``pg_export_snapshot`` named it; None: the first query takes one."""
+        if not re.fullmatch(r"[0-9A-Fa-f-]+", snapshot or "0"):
             raise SnapshotGone("not the name of a snapshot", name=snapshot)
         self._cancelled = False
         self._execute("begin isolation level repeatable read read only")
+        if snapshot is not None:
+            self._take_over(snapshot)
+        settings = {**PINNED_SETTINGS, "statement_timeout": "0", "application_name": "modak-gateway"}
+        self._execute("select " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items()))
+
+    def _take_over(self, snapshot: str) -> None:
         try:
             self._execute(f"set transaction snapshot '{snapshot}'")
         except self._errors as cause:
             raise SnapshotGone(f"the client's snapshot cannot be read here: {cause}", hint="the gateway must be on its server") from cause
-        settings = {**PINNED_SETTINGS, "statement_timeout": "0", "application_name": "modak-gateway"}
-        self._execute("select " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items()))
 
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
+    def rows(self, query: str, *, copy: bool = True) -> list[tuple[Any, ...]]:
+        """``copy``: False for what is no SELECT, and so nothing that COPY takes."""
         with self._cursor() as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": str(copy).lower()})
             cursor.execute(query)
             return [tuple(row) for row in cursor.fetchall()]
 
@@ -140,8 +143,8 @@ class Readers:
         self._lock = threading.Lock()
         self._closed = False
 
-    def take(self, snapshot: str) -> Reader:
-        """A reader in the given snapshot. Give it back with ``give_back``, whatever happens."""
+    def take(self, snapshot: str | None) -> Reader:
+        """A reader in the given snapshot, or in one of its own. Give it back with ``give_back``, whatever happens."""
         while True:
             with self._lock:
                 idle = self._idle.pop() if self._idle else None

@@ -1,20 +1,19 @@
-"""One seam for all relations of a query: the client's own snapshot, and what the catalog says in it.
+"""One seam for all relations of a query: a snapshot that is right for this client, and what the catalog says in it.
 
-The client's session tells who asks, under which settings, and exports its snapshot; it needs no rights on the catalog for that. A reader
-of the gateway's takes the snapshot over and reads T, S and the state of the delta in it, as the two-tier view would.
+The client's session tells who asks and under which settings; it needs no rights on the catalog for that. Where each statement has a
+snapshot of its own, and nothing is written yet, any snapshot taken now is right, and a reader of the gateway's takes one. A REPEATABLE
+READ transaction has its own, which it exports. T, S and the state of the delta are then read in that snapshot, as the view would.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from modak.gateway.analytics.reader import Reader
 from modak.gateway.analytics.relations import RegisteredRelation, fingerprints_sql
 from modak.gateway.interception import ClientSession
 
-_BEGIN = "begin isolation level repeatable read read only; "
 # Texts go out as these settings say; the lake's engine knows one way of each.
 _SETTINGS = (
     "TimeZone",
@@ -25,8 +24,8 @@ _SETTINGS = (
     "client_encoding",
     "standard_conforming_strings",
     "transform_null_equals",
-    "max_prepared_transactions",
-    "statement_timeout",
+    "transaction_isolation",
+    "default_transaction_isolation",
 )
 
 
@@ -40,10 +39,9 @@ class Declined(Exception):
 
 @dataclass(frozen=True)
 class Client:
-    """What the client's session said of itself in the snapshot it exported."""
+    """What the client's session said of itself. ``server`` tells one running server and database from every other."""
 
-    snapshot: str | None
-    isolation: str
+    server: str
     has_written: bool
     user: str
     now_micros: int
@@ -51,11 +49,7 @@ class Client:
     settings: dict[str, str]
     oids: tuple[int | None, ...]
     readable: tuple[bool, ...]
-
-    @property
-    def timeout_seconds(self) -> float:
-        """Of the client's statement_timeout; 0 for none."""
-        return float(self.settings["statement_timeout"])
+    snapshot: str | None
 
 
 @dataclass(frozen=True)
@@ -70,30 +64,31 @@ class Seam:
     delta_rows: int
 
 
-def client_sql(names: Sequence[Sequence[str]], functions: Sequence[str], *, alone: bool) -> str:
-    """The one statement asked of a client's session. ``alone``: outside a transaction of the client's."""
-    isolation = "default_transaction_isolation" if alone else "transaction_isolation"
-    serializable = f"pg_catalog.current_setting('{isolation}') = 'serializable'"
-    written = "pg_catalog.pg_current_xact_id_if_assigned() is not null"
+_SERVER = "pg_catalog.concat_ws(' ', pg_catalog.pg_postmaster_start_time() at time zone 'UTC', pg_catalog.current_database())"
+_WRITTEN = "pg_catalog.pg_current_xact_id_if_assigned() is not null"
+# Not where it may be prepared: Postgres refuses that to a transaction which has exported its snapshot.
+_EXPORT = (
+    f"case when pg_catalog.current_setting('transaction_isolation') = 'repeatable read' and not {_WRITTEN} and "
+    "'on' in (pg_catalog.current_setting('transaction_read_only'), "
+    "case when pg_catalog.current_setting('max_prepared_transactions') = '0' then 'on' end) then pg_catalog.pg_export_snapshot() end"
+)
+
+
+def client_sql(names: Sequence[Sequence[str]], functions: Sequence[str], *, may_export: bool) -> str:
+    """The one statement asked of a client's session. ``may_export``: it is in a transaction block, and surely in no savepoint."""
     relations = [f"pg_catalog.to_regclass({_literal('.'.join(map(_quoted, name)))})" for name in names]
     items = [
-        f"pg_catalog.current_setting('{isolation}')",
-        written,
+        _SERVER,
+        _WRITTEN,
         "current_user",
         "(extract(epoch from pg_catalog.transaction_timestamp()) * 1000000)::pg_catalog.int8",
         _shadows_sql(functions),
-        *(_setting_sql(name) for name in _SETTINGS),
+        *(f"pg_catalog.current_setting('{name}')" for name in _SETTINGS),
         *(f"{relation}::pg_catalog.oid::pg_catalog.int8" for relation in relations),
         *(f"pg_catalog.has_table_privilege({relation}::pg_catalog.oid, 'SELECT')" for relation in relations),
-        # Last and conditional: a transaction that exported its snapshot can't be prepared any more.
-        f"case when not ({serializable} or {written}) then pg_catalog.pg_export_snapshot() end",
+        _EXPORT if may_export else "null",
     ]
     return "select " + ", ".join(items)
-
-
-def _setting_sql(name: str) -> str:
-    value = f"pg_catalog.current_setting('{name}')"
-    return f"extract(epoch from {value}::pg_catalog.interval)" if name == "statement_timeout" else value
 
 
 def _shadows_sql(functions: Sequence[str]) -> str:
@@ -111,11 +106,10 @@ def _shadows_sql(functions: Sequence[str]) -> str:
 
 def read_client(row: Sequence[str | None], count: int) -> Client:
     """The answer to ``client_sql`` for ``count`` names."""
-    isolation, written, user, now, shadows, *rest = row
+    server, written, user, now, shadows, *rest = row
     settings, rest = rest[: len(_SETTINGS)], rest[len(_SETTINGS) :]
     return Client(
-        snapshot=rest[2 * count],
-        isolation=isolation or "",
+        server=server or "",
         has_written=written == "t",
         user=user or "",
         now_micros=int(now or 0),
@@ -123,36 +117,32 @@ def read_client(row: Sequence[str | None], count: int) -> Client:
         settings={name: value or "" for name, value in zip(_SETTINGS, settings, strict=True)},
         oids=tuple(int(oid) if oid is not None else None for oid in rest[:count]),
         readable=tuple(text == "t" for text in rest[count : 2 * count]),
+        snapshot=rest[2 * count],
     )
 
 
-@contextlib.asynccontextmanager
-async def client_of(session: ClientSession, names: Sequence[Sequence[str]], functions: Sequence[str]) -> AsyncIterator[Client]:
-    """The client's snapshot, importable while the block runs. Outside a transaction of its own it gets a short one, ended on every path."""
-    alone = session.transaction_status == b"I"
-    statement = client_sql(names, functions, alone=alone)
-    if not alone:
-        yield read_client((await session.query(statement))[0], len(names))
-        return
-    try:
-        yield read_client((await session.query(_BEGIN + statement))[0], len(names))
-    finally:
-        # Always: whoever was stopped while it waited does not know how far Postgres came.
-        await session.query("rollback")
-
-
-def check_client(client: Client, *, alone: bool) -> None:
+async def ask_client(session: ClientSession, names: Sequence[Sequence[str]], functions: Sequence[str]) -> Client:
     """Declined for whatever the lake would show differently than this session's own Postgres."""
+    in_block = session.transaction_status == b"T"
+    # In a savepoint the export would be an error, and that error the end of the client's transaction.
+    may_export = in_block and not getattr(session, "in_savepoint", True)
+    client = read_client((await session.query(client_sql(names, functions, may_export=may_export)))[0], len(names))
+    isolation = client.settings["transaction_isolation" if in_block else "default_transaction_isolation"]
     if client.has_written:
         raise Declined("the transaction has changes of its own, which only its session sees")
-    if client.isolation == "serializable":
+    if isolation == "serializable":
         raise Declined("SERIALIZABLE is watched over by Postgres alone")
+    if in_block and isolation == "repeatable read" and client.snapshot is None:
+        raise Declined("a REPEATABLE READ transaction that may not export its snapshot")
     if client.shadows:
         raise Declined("functions or operators of the user's stand over built-in ones")
     if not all(client.readable):
         raise Declined("not a table that this role may read")
-    if not alone and client.settings["max_prepared_transactions"] != "0":
-        raise Declined("a transaction that may be prepared can't export its snapshot")
+    _check_settings(client)
+    return client
+
+
+def _check_settings(client: Client) -> None:
     wanted = {
         "DateStyle": client.settings["DateStyle"].startswith("ISO"),
         "IntervalStyle": client.settings["IntervalStyle"] == "postgres",
@@ -165,19 +155,17 @@ def check_client(client: Client, *, alone: bool) -> None:
     odd = [name for name, fits in wanted.items() if not fits]
     if odd:
         raise Declined(f"{odd[0]} is {client.settings[odd[0]]}")
-    if client.snapshot is None:
-        raise Declined("no snapshot was exported")
 
 
-def read_seams(reader: Reader, relations: Sequence[RegisteredRelation], user: str) -> dict[int, Seam]:
-    """Every relation's seam in the reader's snapshot. Declined where a relation is not what it was taken for, or not for this user."""
+def read_seams(reader: Reader, relations: Sequence[RegisteredRelation], client: Client) -> dict[int, Seam]:
+    """Every relation's seam in the reader's snapshot. Declined where a relation is not what it was taken for, or not for this client."""
     by_id = {relation.table_id: relation for relation in relations}
     views = ", ".join(f"({relation.table_id}, {relation.view_oid})" for relation in by_id.values())
     rows = reader.rows(
         f"with known as ({fingerprints_sql(list(by_id))}), views (table_id, view_oid) as (values {views}) "  # noqa: S608
         "select k.table_id::int8, k.fingerprint::text, c.tier_key_hi, c.lake_snapshot_id, c.lake_props ->> 'metadata_location', "
         "c.retention_line, (select count(*) from modak.delta d where d.table_id = k.table_id), "
-        f"has_table_privilege({_literal(user)}::name, v.view_oid::oid, 'SELECT') "
+        f"has_table_privilege({_literal(client.user)}::name, v.view_oid::oid, 'SELECT'), {_SERVER} "
         "from known k join modak.cutline c using (table_id) join views v using (table_id)"
     )
     found = {row[0]: row for row in rows}
@@ -186,6 +174,8 @@ def read_seams(reader: Reader, relations: Sequence[RegisteredRelation], user: st
         row = found.get(table_id)
         if row is None or row[1] != relation.fingerprint:
             raise Declined(f"{relation.name} changed since it was last looked at")
+        if row[8] != client.server:
+            raise Declined("the client is on another server or database than the gateway")
         if not row[7]:
             raise Declined(f"not a table that this role may read: {relation.view}")
         seams[table_id] = Seam(relation, row[2], row[3], row[4] or "", row[5], row[6])

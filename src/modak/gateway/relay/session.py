@@ -110,8 +110,7 @@ class RelaySession:
         await self._pump.pass_on()
         watched = [self._client.arrival(), self._backend.peer.arrival(), self._told_to_stop]
         await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        if self._backend.peer.arrived():
-            await self._pump.pass_on()
+        self._backend.peer.arrived()
         self._client.arrived()
 
     def _candidate(self, sql: bytes) -> Any | None:

@@ -71,9 +71,10 @@ select catalog_id from modak.schema_meta;
 select count(*) as n from modak.op_log where table_id = %(table_id)s and phase in ('flushing', 'committed');
 
 -- name: pin_snapshot
--- A gateway's pin holds a lake snapshot; the heap's side is guarded by the reader's own transaction, so T is the newest.
+-- A gateway's pin holds a lake snapshot only. The heap's side is guarded by the reader's own transaction, so no partition waits for it:
+-- its T lies above every other.
 insert into modak.read_pins (table_id, pinned_lake_snapshot_id, pinned_tier_key_hi, expires_at, holder)
-select c.table_id, %(sequence_number)s, c.tier_key_hi, now() + make_interval(secs => %(seconds)s), 'gateway'
+select c.table_id, %(sequence_number)s, 9223372036854775807, now() + make_interval(secs => %(seconds)s), 'gateway'
   from modak.cutline c where c.table_id = %(table_id)s
 returning pin_id;
 
