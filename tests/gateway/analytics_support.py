@@ -37,7 +37,7 @@ READINGS, ORDERS, TICKS = (Name("public", name) for name in ("readings", "orders
 _READINGS = """
     id bigint not null, ts timestamptz not null, sensor integer, price numeric(12,2), ratio double precision, single real, note text,
     label varchar(20), code char(5), day date, at timestamp, active boolean, key uuid, raw bytea, body jsonb, tags text[], small smallint,
-    free numeric
+    free numeric, mood mood, score score
 """
 _FILL = """
     insert into {table}
@@ -45,10 +45,13 @@ _FILL = """
            i / 8.0::float4, case when i % 5 = 0 then null else 'note ' || i % 11 end, 'l' || i % 3, 'c' || i % 4,
            date '2024-01-01' + i / 4, timestamp '2024-01-01' + i * interval '1 hour', nullif(i % 3, 2) = 0,
            ('00000000-0000-0000-0000-' || lpad(i::text, 12, '0'))::uuid, decode(lpad(to_hex(i), 4, '0'), 'hex'),
-           jsonb_build_object('n', i), array['a', 'b' || i], i % 100, case when i % 9 = 0 then null else i / 7.0 end
+           jsonb_build_object('n', i), array['a', 'b' || i], i % 100, case when i % 9 = 0 then null else i / 7.0 end,
+           (array['sad', 'ok', 'happy'])[i % 3 + 1]::mood, i % 50
       from generate_series(1, 470) i;
 """
 _CREATE = f"""
+    create type public.mood as enum ('sad', 'ok', 'happy');
+    create domain public.score as integer check (value >= 0);
     create table public.readings ({_READINGS}, primary key (id, ts)) partition by range (ts);
     create table public.readings_twin ({_READINGS});
     create table public.orders (id bigint not null, day date not null, reading bigint, amount numeric(10,2), primary key (id, day))
@@ -66,6 +69,7 @@ _MONTHS = ("2024-01-01", "2024-02-01", "2024-03-01", "2024-04-01", "2024-05-01")
 CORRECTIONS = (
     "update readings set note = 'corrected', price = price + 1 where id in (3, 50, 51)",
     "update readings set note = null, ratio = 'NaN' where id = 7",
+    "update readings set mood = 'happy', score = 49 where id = 8",
     "delete from readings where id in (4, 60)",
     "insert into readings (id, ts, sensor, note, body) values (9001, '2024-01-15 12:00+00', 3, 'late', '{\"x\": null}')",
     "update readings set ts = '2024-03-10 10:00+00' where id = 5",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import duckdb
 import psycopg
@@ -55,18 +55,63 @@ EDGES: dict[str, Sequence[str | None]] = {
     "i4": ["0", "1", "-1", "2147483647", "-2147483648", "7", "-7", None, "1000000"],
     "i8": ["0", "1", "-1", "9223372036854775807", "-9223372036854775808", "7", "-7", None, "9007199254740993"],
     "f4": ["0", "-0", "1.5", "NaN", "Infinity", "-Infinity", "3.4028235e38", "1e-45", None, "0.1", "16777217", "-2.5", "123456.79"],
-    "f8": ["0", "-0", "1.5", "NaN", "Infinity", "-Infinity", "1.7976931348623157e308", "5e-324", None, "0.1", "2.5", "-2.5", "1e15"]
-    + ["2147483647.5", "0.49999999999999994", "9223372036854775807", "1e23", "-0.5", "123456789.123", "1e-5"],
+    "f8": [
+        "0",
+        "-0",
+        "1.5",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1.7976931348623157e308",
+        "5e-324",
+        None,
+        "0.1",
+        "2.5",
+        "-2.5",
+        "1e15",
+        "2147483647.5",
+        "0.49999999999999994",
+        "9223372036854775807",
+        "1e23",
+        "-0.5",
+        "123456789.123",
+        "1e-5",
+    ],
     "n": ["0.00", "1.50", "-1.50", "99999999.99", "-99999999.99", "2.50", "0.05", None, "-0.05", "3.45"],
     "n38": ["0", "1.0000000001", "-1.5", "9999999999999999999999999999.9999999999", None, "123456789.5", "0.0000000001"],
     "t": ["", "a", "A", "abc", "ABC", " abc ", "äöü", "日本語", "a%b_c", "a\\b", None, "👍🏽x", "éa", "a'b", 'q"q', "\t\n", "z", "xxabcxx"],
     "v": ["", "a", "abc", "ABC", None, "ä", "abcdefghij", "a ", " a"],
     "c": ["", "a", "abc", "ABCDE", None, "ä", " a"],
-    "d": ["1970-01-01", "2024-02-29", "0001-01-01", "0044-03-15 BC", "4714-11-24 BC", "5874897-12-31", "1969-12-31", None]
-    + ["2026-12-31", "12345-06-07", "2000-01-01", "1582-10-10", "2027-01-03"],
-    "ts": ["1970-01-01 00:00:00", "1969-12-31 23:59:59.999999", "2024-02-29 12:34:56.789", "0044-03-15 01:02:03.000001 BC"]
-    + ["4714-11-24 00:00:00 BC", "294246-12-31 23:59:59.999999", None, "2026-12-31 23:59:59.5", "0001-01-01 00:00:00"]
-    + ["1582-10-10 10:10:10", "12345-06-07 08:09:10.1", "2024-01-31 00:00:00", "2027-01-03 00:00:00"],
+    "d": [
+        "1970-01-01",
+        "2024-02-29",
+        "0001-01-01",
+        "0044-03-15 BC",
+        "4714-11-24 BC",
+        "5874897-12-31",
+        "1969-12-31",
+        None,
+        "2026-12-31",
+        "12345-06-07",
+        "2000-01-01",
+        "1582-10-10",
+        "2027-01-03",
+    ],
+    "ts": [
+        "1970-01-01 00:00:00",
+        "1969-12-31 23:59:59.999999",
+        "2024-02-29 12:34:56.789",
+        "0044-03-15 01:02:03.000001 BC",
+        "4714-11-24 00:00:00 BC",
+        "294246-12-31 23:59:59.999999",
+        None,
+        "2026-12-31 23:59:59.5",
+        "0001-01-01 00:00:00",
+        "1582-10-10 10:10:10",
+        "12345-06-07 08:09:10.1",
+        "2024-01-31 00:00:00",
+        "2027-01-03 00:00:00",
+    ],
     "b": ["t", "f", None],
     "u": ["00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff", None, "12345678-9abc-def0-1234-56789abcdef0"],
     "ba": ["\\x", "\\x00", "\\xff00ab", None],
@@ -130,6 +175,7 @@ class Answer:
 
     rows: list[tuple[str | None, ...]] | None
     error: str | None = None
+    types: tuple[int, ...] = field(default=(), compare=False)
 
 
 def ask_postgres(connection: psycopg.Connection[tuple[object, ...]], sql: str) -> Answer:
@@ -140,7 +186,7 @@ def ask_postgres(connection: psycopg.Connection[tuple[object, ...]], sql: str) -
         tuple(None if (value := result.get_value(row, column)) is None else value.decode() for column in range(result.nfields))
         for row in range(result.ntuples)
     ]
-    return Answer(rows)
+    return Answer(rows, types=tuple(result.ftype(number) for number in range(result.nfields)))
 
 
 def ask_duckdb(lake: duckdb.DuckDBPyConnection, sql: str) -> Answer:
@@ -148,6 +194,6 @@ def ask_duckdb(lake: duckdb.DuckDBPyConnection, sql: str) -> Answer:
         return Answer(lake.execute(sql).fetchall())
     except duckdb.Error as error:
         if isinstance(error, duckdb.BinderException | duckdb.ParserException | duckdb.CatalogException):
-            raise AssertionError(f"{error}\n{sql}") from error
+            raise
         problem = runtime_problem(str(error))
         return Answer(None, problem.sqlstate or FAILED_OVER)

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -71,7 +72,7 @@ def client(world: World) -> Iterator[Client]:
     made.connection.close()
 
 
-EVERYTHING = "id, ts, sensor, price, ratio, single, note, label, code, day, at, active, key, raw, body, tags, small, free"
+EVERYTHING = "id, ts, sensor, price, ratio, single, note, label, code, day, at, active, key, raw, body, tags, small, free, mood, score"
 
 QUERIES = [
     "select * from readings order by id",
@@ -96,6 +97,13 @@ QUERIES = [
     "select id, row_number() over (partition by sensor order by id), sum(id) over (order by id) from readings where id < 60 order by id",
     "select sensor, count(*) filter (where price > 5) from readings group by sensor having count(*) > 3 order by sensor",
     "select distinct label from readings order by label",
+    "select id, mood, score from readings where mood = 'happy' and score > 40 order by id",
+    "select score, count(*) from readings where mood <> 'sad' group by score order by score",
+    "select r.id from readings r full join orders o on o.reading = r.id where r.id is null or o.id is null order by r.id limit 20",
+    "select r.id, o.id from orders o left join readings r on r.id = o.reading and r.ts < '2024-02-01 00:00+00' order by o.id",
+    "select count(*) from readings a where not exists (select 1 from orders o where o.reading = a.id and o.day < date '2024-02-01')",
+    "select max(ts) - min(ts) > interval '1 day' from readings",
+    "select x.note, count(*) from (select * from readings where sensor <> 3) x group by x.note order by 2 desc, 1 limit 5",
     "select id from readings where id in (select reading from orders where amount > 300) order by id",
     "select (select count(*) from orders o where o.reading = r.id), r.id from readings r where r.id < 30 order by r.id",
     "select id from readings where sensor = 1 union all select id from orders where amount < 20 order by 1",
@@ -155,6 +163,54 @@ def test_routes(world: World, client: Client) -> None:
     assert route("select pg_sleep(1) from ticks").engine == "postgres"
     assert route("delete from ticks").engine == "postgres"
     assert "pg_class" in route("select * from pg_class").reason
+    assert world.pins.held == []
+
+
+def test_corrections_play_no_part_in_hot_rows(world: World, client: Client) -> None:
+    assert world.start(client, "select count(*) from readings where ts >= '2024-03-01 00:00+00'") is None
+    late = [text("2024-03-05 00:00+00", 1184)]
+    candidate = world.lake.candidate("select count(*) from readings where ts >= $1")
+    assert candidate is not None
+    client.asked.clear()
+    assert asyncio.run(world.lake.answer(candidate, client, late)) is None
+    assert client.asked == [], "the last T seen is enough to know"
+
+
+def test_a_stopped_preparation_leaves_nothing_behind(world: World, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heap is locked, so that reading it waits until it is stopped."""
+    candidate = world.lake.candidate("select count(*), sum(price) from readings")
+    assert candidate is not None
+
+    async def stopped() -> None:
+        work = asyncio.ensure_future(world.lake.answer(candidate, client, ()))
+        await asyncio.sleep(1)
+        assert not work.done()
+        work.cancel()
+        await work
+
+    with psycopg.connect(world.app.dsn) as blocker:
+        blocker.execute("lock table public.readings_hot in access exclusive mode")
+        began = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(stopped())
+        assert time.monotonic() - began < 5
+    assert world.pins.held == []
+    assert client.transaction_status == b"I"
+    assert world.texts(client, "select count(*) from readings") is not None
+
+
+def test_many_at_once(world: World) -> None:
+    expected = world.texts(world.client(), QUERIES[3])
+
+    def ask(number: int) -> bool:
+        mine = world.client()
+        try:
+            return all(world.texts(mine, QUERIES[3]) == expected for _ in range(5))
+        finally:
+            mine.connection.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(8)))
     assert world.pins.held == []
 
 

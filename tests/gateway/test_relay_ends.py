@@ -64,7 +64,7 @@ def test_cancel(gateway: Gateway, direct: psycopg.Connection, kind: str, paramet
             gateway.lake.answers.clear()
             if transaction:
                 client.execute("begin")
-            canceller = threading.Thread(target=lambda: (wait_for(reached), client.cancel()))
+            canceller = threading.Thread(target=lambda: (wait_for(reached), client.cancel_safe()))
             canceller.start()
             started = time.monotonic()
             with pytest.raises(psycopg.errors.QueryCanceled, match="canceling statement due to user request"):
@@ -81,7 +81,7 @@ def test_cancel(gateway: Gateway, direct: psycopg.Connection, kind: str, paramet
 def test_a_cancel_between_statements_does_nothing(gateway: Gateway) -> None:
     with gateway.connect(autocommit=True) as client:
         client.execute("select 1")
-        client.cancel()
+        client.cancel_safe()
         assert client.execute(counted("1", "rows=1")).fetchall() == [(1, "lake1")]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from relay_support import FakeLake, Gateway, Raw, cells, counted, errors, roles, tags
+from relay_support import FakeLake, Gateway, Raw, cells, counted, errors, roles, tags, wait_for
 
 from modak.embedded.postgres import Cluster
 from modak.gateway.wire.messages import (
@@ -74,7 +74,7 @@ def test_the_lake_sees_the_client_as_postgres_does(gateway: Gateway, client: psy
 
 
 def test_parameters_come_with_value_format_and_type(gateway: Gateway, client: psycopg.Connection) -> None:
-    client.execute(counted("%s::int", "rows=0"), (7,))
+    client.execute(counted("%t::int", "rows=0"), (7,))
     client.execute(counted("%b::int", "rows=0"), (7,))
     client.execute(counted("%s", "rows=0"), ("8",))
     given = [(one.value, one.format, one.oid) for (one,) in gateway.lake.parameters]
@@ -129,19 +129,19 @@ def test_rows_in_portions_until_the_portal_is_empty(gateway: Gateway, raw: Raw) 
     found = raw.ask(Execute("p", 2), Execute("p", 2), Sync())
     assert tags(found) == "DCCZ"
     assert [parse_command_complete(message) for message in found if message.tag == b"C"] == ["SELECT 1", "SELECT 0"]
-    assert gateway.lake.answers[0].closed
+    wait_for(lambda: gateway.lake.answers[0].closed)
 
 
 def test_a_portal_ends_with_its_transaction(gateway: Gateway, raw: Raw) -> None:
     found = raw.ask(Parse("s", counted()), Bind("p", "s", (), (b"5",)), Execute("p", 2), Sync())
     assert tags(found) == "12DDsZ"
     assert errors(raw.ask(Execute("p", 2), Sync())) == ["34000"]
-    assert gateway.lake.answers[0].closed
+    wait_for(lambda: gateway.lake.answers[0].closed)
     raw.ask(Query("begin"), Bind("p", "s", (), (b"5",)), Execute("p", 2), Sync())
     raw.receive()
     raw.ask(Query("commit"))
     assert errors(raw.ask(Execute("p", 2), Sync())) == ["34000"]
-    assert gateway.lake.answers[1].closed
+    wait_for(lambda: gateway.lake.answers[1].closed)
 
 
 def test_closing_a_portal(gateway: Gateway, raw: Raw) -> None:
@@ -149,7 +149,7 @@ def test_closing_a_portal(gateway: Gateway, raw: Raw) -> None:
     found = raw.ask(Parse("", counted()), Bind("p", "", (), (b"5",)), Execute("p", 1), Close(b"P", "p"), Execute("p"), Sync())
     assert tags(found) == "12Ds3EZ"
     assert errors(found) == ["34000"]
-    assert gateway.lake.answers[0].closed
+    wait_for(lambda: gateway.lake.answers[0].closed)
 
 
 def test_a_portal_outlives_the_statement_it_was_made_of(raw: Raw) -> None:
@@ -170,7 +170,6 @@ def test_a_pipeline_of_several_batches_is_answered_in_order(raw: Raw) -> None:
         found = raw.receive()
         assert tags(found) == f"12T{'D' * (number - 1)}C12T{'D' * number}CZ"
         assert [int(row[0]) for row in cells(found)] == [*range(1, number), *range(1, number + 1)]
-        assert {row[1].rstrip("0123456789") for row in cells(found)[number - 1 :]} == {"lake" if number == 3 * 0 else "postgres"} or number % 3 == 0
 
 
 def test_an_error_makes_everything_ignored_until_sync(gateway: Gateway, raw: Raw) -> None:
@@ -269,7 +268,7 @@ def test_faults_in_a_bind_are_postgres_to_tell(gateway: Gateway, raw: Raw) -> No
     raw.ask(Parse("s", counted()), Sync())
     assert errors(raw.ask(Bind("", "s"), Execute(""), Sync())) == ["08P01"]
     assert errors(raw.ask(Bind("", "s", (), (b"1",), (0, 0, 0)), Execute(""), Sync())) == ["08P01"]
-    assert errors(raw.ask(Bind("", "s", (1,), (b"12345",)), Execute(""), Sync())) == []
+    assert errors(raw.ask(Bind("", "s", (1,), (b"\0\0\0\1",)), Execute(""), Sync())) == []
     assert len(gateway.lake.seen) == 1
 
 

@@ -15,7 +15,7 @@ from modak.gateway.scan.table import ColdTables
 pytestmark = pytest.mark.spark
 
 _TABLE = "modak.public.t"
-_PROPERTIES = "'format-version'='2', 'write.delete.mode'='merge-on-read', 'write.merge.mode'='merge-on-read', 'write.update.mode'='merge-on-read'"
+_MODES = ", ".join(f"'write.{kind}.mode'='merge-on-read'" for kind in ("delete", "merge", "update"))
 _STEPS = (
     f"insert into {_TABLE} select /*+ coalesce(1) */ id, cast(id % 3 as int), concat('v', id), cast(id as float) / 3, "
     "date_from_unix_date(cast(id * 100000 - 2000000 as int)), timestamp_micros(id * 1000000000000 - 9000000000000) from range(60)",
@@ -37,7 +37,7 @@ def test_every_snapshot_reads_as_spark_reads_it(app: App, tmp_path: Path) -> Non
     spark.sql("create namespace if not exists modak.public")
     spark.sql(
         f"create table {_TABLE} (id bigint not null, p int, v string, x float, d date, ts timestamp) using iceberg partitioned by (p) "
-        f"tblproperties ({_PROPERTIES})"
+        f"tblproperties ('format-version'='2', {_MODES})"
     )
     for step in _STEPS:
         spark.sql(step)

@@ -58,6 +58,16 @@ class Channel:
         address = self._writer.get_extra_info("peername")
         return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "local"
 
+    @property
+    def host(self) -> str:
+        """The other side's address; empty on a Unix socket."""
+        address = self._writer.get_extra_info("peername")
+        return str(address[0]) if isinstance(address, tuple) else ""
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self._writer.get_extra_info("ssl_object") is not None
+
     async def close(self) -> None:
         self._writer.close()
         try:

@@ -22,7 +22,7 @@ _WORTH_A_LOOK = re.compile(r"\bon\s+conflict\b|\bmerge\s+into\b|\bfor\s+(?:no\s+
 
 
 def on_the_heap(sql: str, heap_of: Heap) -> str | None:
-    """The text with the heap's name where a table is needed; None where nothing is to be replaced. ``heap_of`` knows names by their parts."""
+    """The text with the heap's name where a table is needed; None if there is nothing to replace. ``heap_of`` knows names by parts."""
     if not _WORTH_A_LOOK.search(sql):
         return None
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from modak.connection import connect
 from modak.errors import UsageError
+from modak.gateway.analytics.interceptor import LakeInterceptor
 from modak.gateway.analytics.relations import Relations
 from modak.gateway.channel import Channel
 from modak.gateway.dialect.functions import register_functions
@@ -20,7 +21,11 @@ from modak.gateway.fdw import login as fdw_login
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import ColdScans
 from modak.gateway.fdw.session import FdwSession, Lake
+from modak.gateway.fdw.whole import WholeQueries
 from modak.gateway.pins import Pins
+from modak.gateway.relay.endpoint import is_loopback
+from modak.gateway.relay.login import login
+from modak.gateway.relay.session import RelaySession
 from modak.gateway.scan.engine import Engine
 from modak.gateway.scan.table import ColdTables
 from modak.gateway.server import Limits, Server, Session
@@ -85,8 +90,15 @@ class Gateway:
         self._stack.callback(self._relations.close)
         pins = Pins(self._dsn)
         self._stack.callback(pins.close)
-        scans = ColdScans(self._relations, ColdTables(self._engine), collation_is_c=self._collation_is_c())
-        self._lake = Lake(self._engine, scans, pins, Residue(self._dsn, scans.relation), executor)
+        tables, collation_is_c = ColdTables(self._engine), self._collation_is_c()
+        scans = ColdScans(self._relations, tables, collation_is_c=collation_is_c)
+        self._interceptor = LakeInterceptor(
+            self._relations, tables, pins, self._dsn, executor, collation_is_c=collation_is_c, heap_names=True
+        )
+        self._stack.callback(self._interceptor.close)
+        self._executor = executor
+        whole = WholeQueries(self._dsn, self._interceptor, executor)
+        self._lake = Lake(self._engine, scans, pins, Residue(self._dsn, scans.relation), whole, executor)
 
     def _storage(self, profile: str) -> Storage:
         storage = self._storages(profile)
@@ -109,7 +121,9 @@ class Gateway:
         return FdwSession(channel, self._lake)
 
     async def _open_people(self, channel: Channel, startup: StartupMessage, pid: int, secret: bytes) -> Session:
-        raise UsageError("the gateway serves Postgres only so far")
+        # Whom Postgres admits unasked it admits because of where he comes from; through us everybody comes from here.
+        backend = await login(channel, startup, self._dsn, pid, secret, encrypted=channel.is_encrypted, trust=is_loopback(channel.host))
+        return RelaySession(channel, backend, self._interceptor, self._executor)
 
 
 def _address(given: str | None, host: str, port: int) -> tuple[str, int]:

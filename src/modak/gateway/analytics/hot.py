@@ -82,13 +82,24 @@ def _condition(relation: RegisteredRelation, predicate: Predicate) -> str | None
 
 def _below(relation: RegisteredRelation, line: int, predicate: Predicate) -> bool:
     """Whether a condition on the tier key leaves nothing at or above T."""
-    if predicate.column != relation.tier_key or predicate.operator not in ("=", "in", "<", "<="):
-        return False
+    values = _keys(relation, predicate, ("=", "in", "<", "<="))
+    return bool(values) and all(value <= line if predicate.operator == "<" else value < line for value in values)
+
+
+def is_only_hot(relation: RegisteredRelation, line: int, predicates: Iterable[Predicate]) -> bool:
+    """Whether the conditions leave nothing below T: then neither the lake nor a correction has a part in it."""
+    return any(
+        bool(values) and min(values) >= line for predicate in predicates for values in [_keys(relation, predicate, ("=", "in", ">", ">="))]
+    )
+
+
+def _keys(relation: RegisteredRelation, predicate: Predicate, operators: Sequence[str]) -> list[int]:
+    if predicate.column != relation.tier_key or predicate.operator not in operators:
+        return []
     try:
-        values = [relation.key_type.decode(value) for value in predicate.values]
+        return [relation.key_type.decode(value) for value in predicate.values]
     except ModakError:
-        return False
-    return all(value <= line if predicate.operator == "<" else value < line for value in values)
+        return []
 
 
 def load(reader: Reader, cursor: Cursor, table: str, query: str, kinds: Sequence[LakeType], *, op: bool = False) -> None:

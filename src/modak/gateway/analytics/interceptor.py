@@ -6,6 +6,7 @@ Whatever is not certain to read as Postgres's own answer is declined, and Postgr
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import TypeVar
 from sqlglot import exp
 
 from modak.gateway.analytics.answer import LakeAnswer
+from modak.gateway.analytics.hot import is_only_hot
 from modak.gateway.analytics.parameters import bound
 from modak.gateway.analytics.plan import Plan, plan
 from modak.gateway.analytics.preparation import Preparation, Tables
@@ -22,7 +24,7 @@ from modak.gateway.analytics.reader import Readers, SnapshotGone
 from modak.gateway.analytics.relations import RegisteredRelation, Relations
 from modak.gateway.analytics.route import Route, read_route
 from modak.gateway.analytics.seam import Client, Declined, ask_client
-from modak.gateway.analytics.statement import Candidate, looks_like_query, read_statement, with_views
+from modak.gateway.analytics.statement import Candidate, looks_like_query, read_statement, taken_apart, with_views
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.functions import register_functions
 from modak.gateway.dialect.literals import timestamp_text
@@ -34,6 +36,9 @@ from modak.gateway.wire.messages import FieldDescription
 log = logging.getLogger("modak.gateway")
 
 _T = TypeVar("_T")
+# Drivers and dashboards send the same texts again and again.
+_CACHED_CHARS_MAX = 20_000
+_read = functools.lru_cache(maxsize=500)(read_statement)
 
 
 class LakeInterceptor:
@@ -72,7 +77,10 @@ class LakeInterceptor:
             self._executor.submit(self._refresh)
         if not looks_like_query(sql) or not self._mentions().search(sql):
             return None
-        return read_statement(sql)
+        found = _read(sql) if len(sql) <= _CACHED_CHARS_MAX else read_statement(sql)
+        if found is None or any(name[-1] not in self._names[0] for name in found.names):
+            return None
+        return None if self._is_only_hot(found, ()) else found
 
     async def answer(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer | None:
         try:
@@ -108,9 +116,25 @@ class LakeInterceptor:
         # Rows that Postgres holds are read here and now: after that the answer needs its snapshot no more.
         return await self._with_reader(planned, client, Preparation.run, LakeAnswer.close)
 
+    def _is_only_hot(self, candidate: Candidate, parameters: Sequence[Parameter]) -> bool:
+        """A first look, by names and the last T seen: what speaks of hot rows alone is not worth a question. Wrong guesses do no harm."""
+        by_name = {name: relation for relation in self._relations.all() for name in (relation.name.name, relation.view.name)}
+        if any(name[-1] not in by_name for name in candidate.names):
+            return False
+        relations = [by_name[candidate.names[number][-1]] for number in candidate.uses]
+        lines = [self._relations.line(relation.table_id) for relation in relations]
+        try:
+            tree = bound(candidate.tree, parameters, [parameter.oid for parameter in parameters]) if parameters else candidate.tree
+            _, uses = taken_apart(tree, relations, None)
+        except (Declined, Untranslatable):
+            return False
+        return all(line is not None and is_only_hot(use.relation, line, use.predicates) for use, line in zip(uses, lines, strict=True))
+
     async def _planned(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> tuple[Plan, Client]:
         if session.transaction_status == b"E":
             raise Declined("the transaction has failed")
+        if parameters and self._is_only_hot(candidate, parameters):
+            raise Declined("only hot rows are asked for, which Postgres holds itself")
         if not self._relations.is_fresh:
             await self._run(self._relations.refresh)
         given = [parameter.oid for parameter in parameters]

@@ -31,7 +31,7 @@ def cold_rows(
     tables: ColdTables, seam: Seam, snapshot: Snapshot, columns: Sequence[RelationColumn], predicates: Sequence[Predicate]
 ) -> Cold:
     """What the lake holds below T at S. Files that the conditions exclude are not read; the conditions themselves stay the caller's."""
-    if seam.sequence_number is None or seam.tier_key_hi == KEY_MIN:
+    if seam.tier_key_hi == KEY_MIN:
         return Cold(None, ())
     relation = seam.relation
     names = lake_names(relation, snapshot)

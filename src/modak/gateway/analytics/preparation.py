@@ -34,13 +34,15 @@ class Tables:
 
 @dataclass
 class Prepared:
-    """One use of a relation, ready to be read. ``hot`` is Postgres's query for its hot rows; None: it has none."""
+    """One use of a relation, ready to be read. ``hot`` and ``delta`` are Postgres's queries for its hot rows and its corrections; None:
+    it needs none."""
 
     use: Use
     seam: Seam
     columns: tuple[RelationColumn, ...]
     cold: Cold
     hot: str | None
+    delta: str | None
 
 
 @dataclass
@@ -69,7 +71,7 @@ class Preparation:
 
     def check_worth(self, uses: Sequence[Prepared]) -> None:
         """Where the lake has no part in the answer, copying hot rows out of Postgres gains nothing."""
-        if all(one.cold.sql is None and not one.seam.delta_rows for one in uses):
+        if all(one.cold.sql is None and one.delta is None for one in uses):
             raise Declined("only hot rows are asked for, which Postgres holds itself")
 
     def cancel(self) -> None:
@@ -78,10 +80,9 @@ class Preparation:
 
     def uses(self, held: contextlib.ExitStack) -> list[Prepared]:
         """Each use with its seam and the files it reads; ``held`` keeps pins and snapshots."""
-        relations = {use.relation.table_id: use.relation for use in self.plan.uses}
-        seams = self._seams(list(relations.values()))
-        snapshots = {table_id: self._snapshot(seam, held) for table_id, seam in seams.items()}
-        return [self._prepared(use, seams[use.relation.table_id], snapshots[use.relation.table_id]) for use in self.plan.uses]
+        seams = self._seams(list({use.relation.table_id: use.relation for use in self.plan.uses}.values()))
+        snapshots: dict[int, Snapshot] = {}
+        return [self._prepared(use, seams[use.relation.table_id], snapshots, held) for use in self.plan.uses]
 
     def _seams(self, relations: Sequence[RegisteredRelation]) -> dict[int, Seam]:
         try:
@@ -99,21 +100,28 @@ class Preparation:
         held.callback(_let_go, found)
         return found
 
-    def _prepared(self, use: Use, seam: Seam, snapshot: Snapshot) -> Prepared:
+    def _prepared(self, use: Use, seam: Seam, snapshots: dict[int, Snapshot], held: contextlib.ExitStack) -> Prepared:
         columns = shown(use.relation, use.columns)
-        read = with_key(use.relation, columns) if seam.delta_rows else columns
-        cold = cold_rows(self.tables.cold, seam, snapshot, read, use.predicates)
-        return Prepared(use, seam, columns, cold, hot.hot_sql(seam, columns, use.predicates))
+        rows = hot.hot_sql(seam, columns, use.predicates)
+        if hot.is_only_hot(use.relation, seam.tier_key_hi, use.predicates):
+            # The lake is not even asked: it may be out of reach.
+            return Prepared(use, seam, columns, Cold(None, ()), rows, None)
+        delta = hot.delta_sql(seam, columns) if seam.delta_rows else None
+        if seam.sequence_number is None:
+            return Prepared(use, seam, columns, Cold(None, ()), rows, delta)
+        if use.relation.table_id not in snapshots:
+            snapshots[use.relation.table_id] = self._snapshot(seam, held)
+        read = with_key(use.relation, columns) if delta is not None else columns
+        cold = cold_rows(self.tables.cold, seam, snapshots[use.relation.table_id], read, use.predicates)
+        return Prepared(use, seam, columns, cold, rows, delta)
 
     def _relation(self, cursor: Cursor, one: Prepared) -> str:
         """The use as a SELECT of the engine, its hot rows and corrections loaded."""
-        kinds = [column.lake for column in one.columns]
+        relation, kinds = one.use.relation, [column.lake for column in one.columns]
+        keys = [column.lake for name in relation.primary_key if (column := relation.column(name)) is not None]
         loaded = self._load(cursor, one.hot, kinds) if one.hot is not None else None
-        delta = None
-        if one.seam.delta_rows:
-            keys = [column.lake for name in one.use.relation.primary_key if (column := one.use.relation.column(name)) is not None]
-            delta = self._load(cursor, hot.delta_sql(one.seam, one.columns), [*keys, *kinds], op=True)
-        return merged_sql(one.use.relation, one.columns, loaded, one.cold, delta)
+        delta = self._load(cursor, one.delta, [*keys, *kinds], op=True) if one.delta is not None else None
+        return merged_sql(relation, one.columns, loaded, one.cold, delta)
 
     def _load(self, cursor: Cursor, query: str, kinds: Sequence[LakeType], *, op: bool = False) -> str:
         """Two uses that ask the same of Postgres share one table."""

@@ -7,6 +7,7 @@ Whoever depends on a relation being exactly this one reads the fingerprint again
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,13 +21,15 @@ from modak.connection import Connection, open_connection
 from modak.core.table import Name
 from modak.core.tier_key import TierKeyType
 from modak.core.type_map import LakeType, PgType, lake_type
-from modak.errors import LakeError, NotRegistered, Problem
+from modak.errors import LakeError, ModakError, NotRegistered, Problem
 from modak.gateway.predicate import ColumnType
 from modak.source.relation import SQL, resolve_type
 from modak.sqlfiles import trusted
 
 if TYPE_CHECKING:
     from modak.lake.storage import Storage
+
+log = logging.getLogger("modak.gateway")
 
 REFRESH_SECONDS = 1.0
 _LOCATIONS_MAX = 1_000
@@ -129,6 +132,7 @@ class Relations:
         self._dsn = dsn
         self._storages = storages
         self._known: dict[int, RegisteredRelation] = {}
+        self._lines: dict[int, int] = {}
         self._locations: dict[tuple[int, int | None], str] = {}
         self._lock = threading.Lock()
         self._checked = 0.0
@@ -179,6 +183,10 @@ class Relations:
         schemas = search_path if len(parts) == 1 else parts[:1]
         by_name = {name: relation for relation in self._known.values() for name in (relation.name, relation.view)}
         return next((by_name[name] for schema in schemas if (name := Name(schema, parts[-1])) in by_name), None)
+
+    def line(self, table_id: int) -> int | None:
+        """T as last seen. It may have moved on since, never back."""
+        return self._lines.get(table_id)
 
     def metadata_location(self, table_id: int, sequence_number: int | None) -> str:
         """A metadata file that knows snapshot S of a table: the one published with it if it was seen here, else the newest published."""
@@ -243,8 +251,10 @@ class Relations:
             found = {row["table_id"]: row for row in connection.execute(trusted(fingerprints_sql())).fetchall()}
             stale = [table_id for table_id, row in found.items() if self._is_stale(table_id, row)]
             news = self._read(connection, stale, found) if stale else {}
+            lines = connection.execute("select table_id, tier_key_hi from modak.cutline").fetchall()
         # Replaced as a whole: readers hold no lock.
         self._known = {table_id: news.get(table_id) or self._known[table_id] for table_id in found if table_id in {*news, *self._known}}
+        self._lines = {row["table_id"]: row["tier_key_hi"] for row in lines}
 
     def _is_stale(self, table_id: int, row: Mapping[str, Any]) -> bool:
         known = self._known.get(table_id)
@@ -252,8 +262,14 @@ class Relations:
 
     def _read(self, connection: Connection, ids: Iterable[int], marks: Mapping[int, Mapping[str, Any]]) -> dict[int, RegisteredRelation]:
         types: dict[tuple[int, int, str], PgType] = {}
-        rows = connection.execute(trusted(_READ), {"ids": list(ids)}).fetchall()
-        return {row["table_id"]: self._relation(connection, row, marks[row["table_id"]], types) for row in rows}
+        found = {}
+        for row in connection.execute(trusted(_READ), {"ids": list(ids)}).fetchall():
+            try:
+                found[row["table_id"]] = self._relation(connection, row, marks[row["table_id"]], types)
+            except ModakError as cause:
+                # One table without its credentials must not hide the others; it is tried again with every refresh.
+                log.warning("registered table %s.%s cannot be read: %s", row["schema_name"], row["table_name"], cause)
+        return found
 
     def _relation(
         self, connection: Connection, row: Mapping[str, Any], marks: Mapping[str, Any], types: dict[tuple[int, int, str], PgType]

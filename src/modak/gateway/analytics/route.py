@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 
 from modak.core.table import Name
-from modak.gateway.analytics.preparation import Prepared, Preparation
+from modak.gateway.analytics.preparation import Preparation, Prepared
 from modak.gateway.analytics.seam import Declined
 
 

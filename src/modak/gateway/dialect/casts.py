@@ -101,6 +101,9 @@ def _numeric(value: Typed, wanted: SqlType) -> Typed:
 
 def _integer(value: Typed, wanted: SqlType) -> Typed:
     given, sql = value.type.name, value.sql
+    if given in INTEGERS and value.text is not None:
+        read = literal(value.text, wanted)
+        return Typed(read.sql, wanted, read.text)
     if given in ("float4", "float8"):
         # Through bigint: DuckDB checks the range of a narrower type before it rounds, and wraps around.
         sql = f"CAST({sql} AS BIGINT)"
@@ -112,13 +115,7 @@ def _integer(value: Typed, wanted: SqlType) -> Typed:
         return _refused(given, wanted.name)
     if wanted.name == "int2":
         return Typed(small(sql) if given != "int2" else sql, wanted)
-    return Typed(
-        sql if duckdb_name(value.type) == duckdb_name(wanted) else guarded(f"CAST({sql} AS {duckdb_name(wanted)})"), wanted, _kept(value)
-    )
-
-
-def _kept(value: Typed) -> str | None:
-    return value.text if value.type.name in INTEGERS else None
+    return Typed(sql if duckdb_name(value.type) == duckdb_name(wanted) else guarded(f"CAST({sql} AS {duckdb_name(wanted)})"), wanted)
 
 
 def _time(value: Typed, wanted: SqlType, scope: Scope) -> Typed:

@@ -64,7 +64,7 @@ def parse_expression(sql: str) -> exp.Expr:
     return node
 
 
-_PLAIN_ESCAPES = re.compile(r"(?:[^\\]|\\[\\'nrtbf])*", re.DOTALL)
+_PLAIN_ESCAPES = re.compile(r"(?:[^\\]|\\[\\'nrt])*", re.DOTALL)
 # Tokens that sqlglot reads by rules of other dialects, or that mean something to its parser which Postgres does not know.
 _FOREIGN_TOKENS = {TokenType.UNICODE_STRING, TokenType.NATIONAL_STRING, TokenType.BIT_STRING, TokenType.HEX_STRING}
 

@@ -10,6 +10,7 @@ import secrets
 
 from psycopg import sql
 
+from modak.catalog.migrate import SQL
 from modak.connection import Connection
 from modak.gateway.channel import Channel
 from modak.gateway.wire.messages import (
@@ -84,10 +85,7 @@ def _new_password(connection: Connection, mapped: bool) -> Verifier:
             sql.Identifier(SERVER), sql.Literal(USER), sql.Literal(password)
         )
     )
-    connection.execute(
-        "insert into modak.gateway (verifier) values (%s) on conflict (singleton) do update set verifier = excluded.verifier, updated_at = now()",
-        [verifier.text()],
-    )
+    connection.execute(SQL.query("save_gateway_verifier"), {"verifier": verifier.text()})
     return verifier
 
 

@@ -64,7 +64,7 @@ class ResidueRows:
         except psycopg.Error as cause:
             failed = ResidueFailed(
                 str(cause.diag.message_primary or cause),
-                hint="the gateway lets Postgres evaluate this condition, which needs a temporary table; on a standby, simplify the condition",
+                hint="Postgres evaluates this condition itself, in a temporary table; on a standby, which has none, simplify it",
             )
             failed.sqlstate = cause.sqlstate or failed.sqlstate
             raise failed from cause

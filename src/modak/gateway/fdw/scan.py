@@ -79,7 +79,7 @@ class ColdScans:
         source = self._source(request, relation, snapshot, wanted, predicates(request.conditions, columns))
         outputs = [_output(node, columns) for node in request.select.outputs]
         conditions = [*self._key_range(request, relation), *(translate(node, scope).sql for node in request.conditions)]
-        parts = [f"SELECT {', '.join(outputs) or 'NULL'} FROM {source}"]
+        parts = [f"SELECT {', '.join(outputs) or 'NULL'} FROM {source}"]  # noqa: S608
         if conditions:
             parts.append(f"WHERE {' AND '.join(f'({condition})' for condition in conditions)}")
         if sample:
@@ -103,7 +103,8 @@ class ColdScans:
         source = self._source(request, relation, snapshot, names, predicates(nodes, columns))
         outputs = ", ".join(_output(exp.column(name), columns) for name in names)
         where = f" WHERE {' AND '.join(f'({condition})' for condition in conditions)}" if conditions else ""
-        return Scan(f"SELECT {outputs} FROM {source}{where}", snapshot, relation.table_id, len(names), residue=True)
+        text = f"SELECT {outputs} FROM {source}{where}"  # noqa: S608
+        return Scan(text, snapshot, relation.table_id, len(names), residue=True)
 
     def _source(
         self, request: Request, relation: RegisteredRelation, snapshot: Snapshot, wanted: Sequence[str], found: Sequence[Predicate]

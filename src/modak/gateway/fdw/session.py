@@ -17,6 +17,7 @@ from modak.gateway.fdw.request import Request, understand
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import ColdScans
 from modak.gateway.fdw.statements import RemoteName
+from modak.gateway.fdw.whole import WholeCursor, WholeQueries, asked
 from modak.gateway.pins import PinKeeper
 from modak.gateway.scan.engine import Engine
 from modak.gateway.wire.messages import (
@@ -62,6 +63,7 @@ class Lake:
     scans: ColdScans
     pins: PinKeeper
     residue: Residue
+    whole: WholeQueries
     executor: Executor
 
 
@@ -69,13 +71,13 @@ class Lake:
 class FdwSession:
     channel: Channel
     lake: Lake
-    _cursors: dict[str, ColdCursor] = field(default_factory=dict)
+    _cursors: dict[str, ColdCursor | WholeCursor] = field(default_factory=dict)
     _prepared: dict[str, str] = field(default_factory=dict)
     _portals: dict[str, tuple[str, tuple[str | None, ...]]] = field(default_factory=dict)
     _status: Status = b"I"
     _sampled: set[RemoteName] = field(default_factory=set)
     _skipping: bool = False
-    _running: ColdCursor | None = None
+    _running: ColdCursor | WholeCursor | None = None
     _busy: bool = False
 
     async def run(self) -> None:
@@ -222,9 +224,10 @@ class FdwSession:
         earlier = self._cursors.pop(name, None)
         if earlier is not None:
             await self._in_thread(earlier.close)
-        self._cursors[name] = await self._in_thread(open_cursor)
+        wanted = asked(select, values)
+        self._cursors[name] = await self._in_thread(open_cursor) if wanted is None else await self.lake.whole.open(wanted)
 
-    async def _fetch(self, cursor: ColdCursor, count: int, verb: str) -> list[bytes | memoryview]:
+    async def _fetch(self, cursor: ColdCursor | WholeCursor, count: int, verb: str) -> list[bytes | memoryview]:
         self._running = cursor
         try:
             blocks, rows, columns = await self._in_thread(lambda: cursor.fetch(count))
@@ -232,7 +235,7 @@ class FdwSession:
             self._running = None
         return [_description([f"c{place}" for place in range(columns)]), *blocks, command_complete(f"{verb} {rows}")]
 
-    def _cursor(self, name: str) -> ColdCursor:
+    def _cursor(self, name: str) -> ColdCursor | WholeCursor:
         if name not in self._cursors:
             failed = ProtocolError(f'cursor "{name}" does not exist')
             failed.sqlstate = "34000"

@@ -92,6 +92,7 @@ class RelaySession:
 
     async def _handle(self, message: Message) -> None:
         tag, ledger = message.tag, self._pump.ledger
+        await self._close_retired()
         if tag == b"S":
             ledger.skipping = False
         if ledger.skipping or tag in b"Hdcf":

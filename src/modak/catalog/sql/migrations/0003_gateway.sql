@@ -40,3 +40,12 @@ create table modak.gateway (
     updated_at timestamptz not null default now()
 );
 comment on table modak.gateway is 'What a gateway checks the password of Postgres''s own connections against: a SCRAM verifier, never the password.';
+
+-- Whole queries: the gateway answers what it is asked for here. Only modak.query and modak_explain, which say who asks, may read it.
+create foreign table modak.gateway_query (
+    kind   text options (column_name 'kind'),
+    sql    text options (column_name 'sql'),
+    caller text options (column_name 'caller'),
+    path   text options (column_name 'path'),
+    vals   text[] options (column_name 'vals')
+) server modak_gateway options (schema_name 'modak', table_name 'query', use_remote_estimate 'false');

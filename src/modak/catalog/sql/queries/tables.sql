@@ -83,3 +83,7 @@ update modak.read_pins set expires_at = now() + make_interval(secs => %(seconds)
 
 -- name: release_pin
 delete from modak.read_pins where pin_id = %(pin_id)s;
+
+-- name: save_gateway_verifier
+insert into modak.gateway (verifier) values (%(verifier)s)
+on conflict (singleton) do update set verifier = excluded.verifier, updated_at = now();

@@ -1,0 +1,13 @@
+-- What the gateway says to a query of the session's role. The role cannot be made up: it is what the session logged in as or has set.
+-- As the catalog's owner, because only he reads the foreign table.
+create or replace function modak.ask_gateway(p_kind text, p_sql text, p_path text) returns setof text[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking text := case when current_setting('role') = 'none' then session_user else current_setting('role') end;
+begin
+    return query select g.vals from modak.gateway_query g
+                  where g.kind = p_kind and g.sql = p_sql and g.caller = asking and g.path = p_path;
+end
+$$;
