@@ -72,9 +72,27 @@ def build(app: App, connection: Connection, key_type: str) -> None:
         connection.execute(f"create table {table}_{number} partition of {table} for values from ('{lower}') to ('{upper}')")
     connection.execute(f"insert into {table} {FILL.format(key=values, rows=ROWS)}")
     connection.execute(f"create table public.p_{key_type} as select * from {table}")
-    profile, name = profiles.get(connection, None), Name("public", f"t_{key_type}")
-    options = Options(tier_key="key", primary_key=("id",), lag="0" if kind == "bigint" else "1 day")
-    register(connection, app.lake(profile), name, options, profile=profile.name)
+    _make_cold(app, connection, f"t_{key_type}", "0" if kind == "bigint" else "1 day")
+
+
+def build_large(app: App, connection: Connection) -> None:
+    """Enough rows for a planner to prefer look-ups over scans."""
+    connection.execute(
+        "create table public.t_large (id bigint not null, key bigint not null, t text, primary key (id, key)) partition by range (key)"
+    )
+    for number in range(4):
+        lower = number * 20_000
+        connection.execute(
+            f"create table public.t_large_{number} partition of public.t_large for values from ({lower}) to ({lower + 20_000})"
+        )
+    connection.execute("insert into public.t_large select n, n, md5(n::text) from generate_series(0, 79999) n")
+    connection.execute("analyze public.t_large")
+    _make_cold(app, connection, "t_large", "0")
+
+
+def _make_cold(app: App, connection: Connection, table: str, lag: str) -> None:
+    profile, name = profiles.get(connection, None), Name("public", table)
+    register(connection, app.lake(profile), name, Options(tier_key="key", primary_key=("id",), lag=lag), profile=profile.name)
     with app.job(name) as job:
         outcome = tier(job)
         assert outcome.rows
@@ -83,7 +101,9 @@ def build(app: App, connection: Connection, key_type: str) -> None:
 
 def correct(connection: Connection, key_type: str) -> None:
     """The same changes to the registered table and to its twin: updates, deletes and inserts of cold and hot rows."""
+    connection.execute(f"create temporary table original as select * from public.p_{key_type} where id % 40 = 1")
     for name in (f"public.t_{key_type}", f"public.p_{key_type}"):
         connection.execute(f"update {name} set t = 'corrected', num = num + 1 where id % 17 = 3")
         connection.execute(f"delete from {name} where id % 23 = 5")
-        connection.execute(f"insert into {name} select id + 10000, key, {LATE} from public.p_{key_type} where id % 40 = 1 and id < 10000")
+        connection.execute(f"insert into {name} select id + 10000, key, {LATE} from pg_temp.original")
+    connection.execute("drop table pg_temp.original")

@@ -23,6 +23,8 @@ from modak.jobs import flush
 from modak.pinned import pin as pins
 from modak.pinned import seam as seams
 from modak.pinned.seam import Seam, pinned
+from modak.pinned.statements import hot_predicate, hot_rows, hot_source
+from modak.source.heap import Chunk
 
 
 @pytest.fixture
@@ -216,3 +218,26 @@ def test_many_readers_at_once(cold_events: None, connection: Connection, dsn: st
         thread.join()
     assert lines == [200] * 6
     assert pin_count(connection) == 0
+
+
+def test_a_task_looks_at_its_own_pages_only(app: App, connection: Connection, dsn: str) -> None:
+    """Spark wraps the source in a query of its own; the other partitions must fall away in planning, and pages be read by their place."""
+    events.create(connection)
+    put_under_modak(app, connection)
+    with pinned(dsn, "public.events") as (seam, reading):
+        source = hot_source(seam, seam.columns, ["c0", "c1", "c2"])
+        chunk = Chunk(seam.parts[1].name, 0, 7)
+        query = f"select c2 from {source} where {hot_predicate(seam, chunk)}"
+        plan = "\n".join(row["QUERY PLAN"] for row in reading.execute(f"explain {query}").fetchall())  # type: ignore[call-overload]
+    assert "Tid Range Scan on p1" in plan
+    assert "p0" not in plan
+    assert "p2" not in plan
+
+
+def test_a_line_inside_a_partition(cold_events: None, connection: Connection, dsn: str) -> None:
+    """Tiering moves T from bound to bound, but the protocol does not promise that."""
+    connection.execute("update modak.cutline set tier_key_hi = 215")
+    with pinned(dsn, "public.events") as (seam, reading):
+        assert [(part.name.name, part.crosses) for part in seam.parts] == [("p2", True)]
+        query = hot_rows(seam, seam.named(["id"]), Chunk(seam.parts[0].name, 0, None))
+        assert [row["id"] for row in reading.execute(query).fetchall()] == [5]  # type: ignore[call-overload]

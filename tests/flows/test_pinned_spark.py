@@ -22,7 +22,7 @@ from modak.core.profile import Profile
 from modak.errors import UsageError
 from modak.settings import Settings
 from modak.source.expressions import reference
-from modak.spark import pinned_table
+from modak.spark import configure, pinned_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,6 +127,25 @@ def test_a_catalog_of_another_lake_is_refused(spark: SparkSession, cold_events: 
     spark.conf.set("spark.sql.catalog.modak.uri", "jdbc:postgresql://elsewhere/other")
     with pytest.raises(UsageError, match="another lake"), pinned_table(spark, dsn, "public.events", settings=settings):
         pass
+
+
+class Builder:
+    """What ``configure`` does to a builder."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, str] = {}
+
+    def config(self, key: str, value: str) -> Builder:
+        self.options[key] = value
+        return self
+
+
+def test_a_local_session_gets_what_it_needs(settings: Settings, dsn: str) -> None:
+    options = configure(Builder(), dsn, settings=settings).options  # type: ignore[arg-type,attr-defined]
+    assert {"iceberg-spark-runtime", "postgresql"} <= {
+        name for name in ("iceberg-spark-runtime", "postgresql") if name in options["spark.jars"]
+    }
+    assert options["spark.sql.catalog.modak.warehouse"].endswith(str(settings.data / "warehouse"))
 
 
 SCRIPT = """

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.types.string import TextLoader
 from tests.gateways import RunningGateway
-from tests.worlds import KEYS, World, build, correct
+from tests.worlds import KEYS, World, build, build_large, correct
 
 from modak.app import App
 from modak.connection import connect
@@ -30,6 +31,7 @@ def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFact
         with connect(dsn, autocommit=True) as connection:
             for key_type in KEYS:
                 build(app, connection, key_type)
+            build_large(app, connection)
         running.start()
         with connect(dsn, autocommit=True) as connection:
             for key_type in KEYS:
@@ -45,4 +47,5 @@ def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFact
 def session(world: World) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
     """A client of its own, with a time zone that is not UTC."""
     with psycopg.connect(world.dsn, autocommit=True, options="-c timezone=Europe/Berlin") as connection:
+        connection.adapters.register_loader("date", TextLoader)  # Python has no dates before Christ
         yield connection

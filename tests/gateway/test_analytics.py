@@ -81,7 +81,7 @@ QUERIES = [
     "select sensor, count(*), sum(price), max(note) from readings group by sensor order by sensor",
     "select count(*) from readings where ts < '2024-03-01 00:00:00+00'",
     "select count(*), min(id) from readings where ts >= '2024-02-15 00:00:00+00' and ts < '2024-03-20 00:00:00+00'",
-    "select id from readings where ts = '2024-03-01 00:00:00+00'",
+    "select id from readings where ts in ('2024-03-01 00:00:00+00', '2024-01-01 06:00:07+00')",
     "select id from readings where ts between '2024-02-29 00:00+00' and '2024-03-02 00:00+00' order by 1",
     "select note, price, ratio from readings where id = 3",
     "select note, ratio from readings where id in (4, 5, 7, 60, 400, 9001) order by id",
@@ -102,7 +102,6 @@ QUERIES = [
     "select r.id from readings r full join orders o on o.reading = r.id where r.id is null or o.id is null order by r.id limit 20",
     "select r.id, o.id from orders o left join readings r on r.id = o.reading and r.ts < '2024-02-01 00:00+00' order by o.id",
     "select count(*) from readings a where not exists (select 1 from orders o where o.reading = a.id and o.day < date '2024-02-01')",
-    "select max(ts) - min(ts) > interval '1 day' from readings",
     "select x.note, count(*) from (select * from readings where sensor <> 3) x group by x.note order by 2 desc, 1 limit 5",
     "select id from readings where id in (select reading from orders where amount > 300) order by id",
     "select (select count(*) from orders o where o.reading = r.id), r.id from readings r where r.id < 30 order by r.id",
@@ -176,8 +175,8 @@ def test_corrections_play_no_part_in_hot_rows(world: World, client: Client) -> N
     assert client.asked == [], "the last T seen is enough to know"
 
 
-def test_a_stopped_preparation_leaves_nothing_behind(world: World, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heap is locked, so that reading it waits until it is stopped."""
+def test_a_stopped_preparation_leaves_nothing_behind(world: World, client: Client) -> None:
+    """A partition is locked, so that reading the heap waits until it is stopped."""
     candidate = world.lake.candidate("select count(*), sum(price) from readings")
     assert candidate is not None
 
@@ -189,7 +188,7 @@ def test_a_stopped_preparation_leaves_nothing_behind(world: World, client: Clien
         await work
 
     with psycopg.connect(world.app.dsn) as blocker:
-        blocker.execute("lock table public.readings_hot in access exclusive mode")
+        blocker.execute("lock table public.readings_3 in access exclusive mode")
         began = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(stopped())

@@ -136,8 +136,8 @@ def test_what_only_holds_on_this_machine_is_refused_to_others(cluster: Cluster, 
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("tls")
     made, key = folder / "server.crt", folder / "server.key"
-    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout {key} -out {made}"
-    subprocess.run(command.split(), check=True, capture_output=True)
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    subprocess.run([*command.split(), "-keyout", str(key), "-out", str(made)], check=True, capture_output=True)
     return made, key
 
 
@@ -151,7 +151,11 @@ def tls_cluster(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Pat
         copied.chmod(0o600)
         os.chown(copied, data.stat().st_uid, data.stat().st_gid)
     with psycopg.connect(started.dsn(), autocommit=True) as connection:
-        connection.execute("alter system set ssl = on")
+        try:
+            connection.execute("alter system set ssl = on")
+        except psycopg.errors.InvalidParameterValue:
+            started.stop("immediate")
+            pytest.skip("this Postgres was built without TLS")
         connection.execute("select pg_reload_conf()")
     wait_for(lambda: psycopg.connect(started.dsn(), sslmode="require").close())
     yield started

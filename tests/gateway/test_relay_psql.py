@@ -40,14 +40,12 @@ SCHEMA = """
 
 def test_backslash_commands_answer_as_on_postgres_itself(gateway: Gateway, psql: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     psql(SCHEMA)
-    script = "\\d\n\\dt\n\\d+ items\n\\d cheap\n\\di\n\\df pg_sle*\n\\du\n\\dn\n\\l\n\\conninfo\n\\encoding\n"
+    script = "\\d\n\\dt\n\\d+ items\n\\d cheap\n\\di\n\\df pg_sle*\n\\du\n\\dn\n\\l\n\\encoding\n"
     relayed, direct = psql(script, "-e"), psql(script, "-e", dsn=gateway.dsn)
     assert relayed.stderr == direct.stderr == ""
-    ports = [str(gateway.port), next(word[5:] for word in gateway.conninfo().split() if word.startswith("port="))]
-    lines = [line for line in direct.stdout.splitlines() if "You are connected" not in line]
-    assert [line for line in relayed.stdout.splitlines() if "You are connected" not in line] == lines
+    assert relayed.stdout == direct.stdout
     assert "items_name_idx" in relayed.stdout
-    assert any(port in relayed.stdout for port in ports)
+    assert str(gateway.port) in psql("\\conninfo\n", "-e").stdout
 
 
 def test_several_statements_errors_and_transactions(psql: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -83,9 +83,10 @@ def test_a_joined_look_up_reaches_both_tiers_by_key_and_rescans(session: Session
     session.execute("create temporary table wanted as select id from generate_series(1, 470, 60) id")
     session.execute("analyze wanted")
     query = "select w.id, t.t from wanted w join public.{} t on t.id = w.id order by 1"
-    plan = "\n".join(row[0] for row in session.execute(f"explain (verbose) {query.format('t_bigint')}").fetchall())
+    plan = "\n".join(row[0] for row in session.execute(f"explain (verbose) {query.format('t_large')}").fetchall())
     assert "Nested Loop" in plan
-    assert "a1 = $" in plan, plan  # the key is part of the remote query
+    assert "((a1 = $" in plan or "(($1::bigint = a1))" in plan or "= a1))" in plan, plan  # the key is part of the remote query
+    assert len(session.execute(query.format("t_large")).fetchall()) == 8
     assert session.execute(query.format("t_bigint")).fetchall() == session.execute(query.format("p_bigint")).fetchall()
     session.execute("set enable_material = off; set enable_hashjoin = off; set enable_mergejoin = off")
     rescans = "select count(*) from wanted w, lateral (select * from public.{} t where t.n > w.id / 100 limit 3) x"
@@ -139,12 +140,13 @@ def test_analyze_gives_the_planner_statistics(session: Session) -> None:
         "select attname, n_distinct from pg_stats where schemaname || '.' || tablename = %s and attname in ('n', 'small') order by 1",
         [foreign],
     ).fetchall()
-    assert dict(found) == {"n": 50, "small": 7}
+    # Postgres writes a large number of distinct values as a share of the rows.
+    assert {name: value if value > 0 else -value * 400 for name, value in found} == {"n": 50, "small": 7}
 
 
 def test_estimates_follow_the_lake(session: Session) -> None:
     def rows(condition: str) -> int:
-        plan = session.execute(f"explain (format json) select * from public.t_bigint where {condition}").fetchall()[0][0]
+        plan = session.execute(f"explain (format json) select * from public.t_large where {condition}").fetchall()[0][0]
 
         def find(node: dict[str, Any]) -> int:
             if node["Node Type"] == "Foreign Scan":
@@ -153,9 +155,9 @@ def test_estimates_follow_the_lake(session: Session) -> None:
 
         return find(plan[0]["Plan"])
 
-    assert 300 <= rows("true") <= 480
+    assert 29_000 <= rows("true") <= 61_000  # Postgres halves it for the corrections it cannot foresee
     assert rows("id = 7") <= 2
-    assert 30 <= rows("key < 500") <= 80
+    assert 2_000 <= rows("key < 5000") <= 6_000
 
 
 def test_cancel_stops_a_cold_scan(world: World) -> None:

@@ -29,6 +29,14 @@ def _binary(at: At) -> Typed:
 
 def operation(left: Typed, symbol: str, right: Typed, scope: Scope) -> Typed:
     """One arithmetic operation by the operand types Postgres resolves it with."""
+    result = _resolved(left, symbol, right, scope)
+    if left.null or right.null:
+        # Operators are strict: with a bare NULL Postgres computes neither side.
+        return Typed(f"CAST(NULL AS {duckdb_name(result.type)})", result.type)
+    return result
+
+
+def _resolved(left: Typed, symbol: str, right: Typed, scope: Scope) -> Typed:
     timed = datetimes.operation(left, symbol, right, scope)
     if timed is not None:
         return timed

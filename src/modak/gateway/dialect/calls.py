@@ -207,9 +207,12 @@ def _extreme(function: str) -> Function:
 
 
 def _nullif(arguments: list[Typed], scope: Scope) -> Typed:
+    """The first value as the = operator takes it: promoted where there is no operator for its own type."""
     left, right = comparable(arguments[0], arguments[1], scope)
     kept = left
-    if left.type.name == "numeric" and arguments[0].type.name in (*INTEGERS, "numeric"):
+    if arguments[0].type.name in ("float4", "date", "timestamp", "timestamptz"):
+        kept = arguments[0]
+    elif left.type.name == "numeric" or (arguments[0].type.name in (*INTEGERS, "numeric") and arguments[1].type.name == "numeric"):
         kept = coerced(arguments[0], SqlType("numeric"), scope)
     if kept.type.name == "varchar":
         kept = replace(kept, type=TEXT)

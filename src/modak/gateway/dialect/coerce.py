@@ -133,6 +133,8 @@ def unified(values: Sequence[Typed], scope: Scope, wanted: SqlType | None = None
     """Values brought to one type. Numerics that differ in display scale each carry their own."""
     wanted = wanted or common_type(values)
     refuse_opaque(wanted)
+    if wanted.name == "bpchar" and any(not value.null and value.type.modifier != wanted.modifier for value in values):
+        raise Untranslatable("char(n) of several lengths")
     if wanted.name != "numeric":
         return [coerced(value, wanted, scope) for value in values], wanted
     if wanted.digits is None:

@@ -29,8 +29,8 @@ class SqlType:
     pg: PgType | None = None
 
     def plain(self) -> SqlType:
-        """The type a computed value has: Postgres drops the modifier."""
-        return replace(self, modifier=-1, pg=None) if self.name not in ("enum", "opaque") else self
+        """The type a computed value has: Postgres drops the modifier. A char(n)'s blanks are put back by it, so there it stays."""
+        return replace(self, modifier=-1, pg=None) if self.name not in ("enum", "opaque", "bpchar") else self
 
 
 BOOL = SqlType("bool")

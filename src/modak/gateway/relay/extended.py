@@ -6,8 +6,9 @@ Postgres's answers have been passed on, so that the client gets its answers in t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from modak.gateway.relay.backend import Backend
 from modak.gateway.relay.lake import Declined, Lake, LakeFailure, raising
@@ -35,18 +36,24 @@ from modak.gateway.wire.messages import (
 _ABORTED = ErrorFields(sqlstate="25P02", message="current transaction is aborted, commands ignored until end of transaction block")
 
 
-class CandidateOf(Protocol):
-    def __call__(self, sql: bytes) -> Any | None: ...
-
-
 class Extended:
-    def __init__(self, client: Peer, backend: Backend, pump: Pump, book: Book, lake: Lake, candidate: CandidateOf) -> None:
+    def __init__(
+        self,
+        client: Peer,
+        backend: Backend,
+        pump: Pump,
+        book: Book,
+        lake: Lake,
+        candidate: Callable[[bytes], Any | None],
+        readable: Callable[[], bool],
+    ) -> None:
         self._client = client
         self._backend = backend
         self._pump = pump
         self._book = book
         self._lake = lake
         self._candidate = candidate
+        self._readable = readable
         self._handlers = {
             b"P": self._parse,
             b"B": self._bind,
@@ -103,7 +110,7 @@ class Extended:
 
     def _bound(self, message: Message, statement: Statement) -> Bind | None:
         """None if Postgres is to hear of it right away, be it only to refuse it."""
-        if self._backend.transaction_status == b"E":
+        if self._backend.transaction_status == b"E" or not self._readable():
             return None
         try:
             bound = parse_frontend(message)

@@ -45,11 +45,12 @@ class RelaySession:
         self._book = Book()
         self._pump = Pump(self._client, backend, self._book)
         self._lake = Lake(interceptor, backend, self._client, executor)
-        self._extended = Extended(self._client, backend, self._pump, self._book, self._lake, self._candidate)
+        self._extended = Extended(self._client, backend, self._pump, self._book, self._lake, self._candidate, self._readable)
         self._stopping = asyncio.Event()
-        self._told_to_stop = asyncio.ensure_future(self._stopping.wait())
+        self._told_to_stop: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
+        self._told_to_stop = asyncio.create_task(self._stopping.wait())
         try:
             await self._converse()
         except ClientGone:
@@ -109,16 +110,20 @@ class RelaySession:
     async def _idle(self) -> None:
         """Until the client has something to say. Notifications pass meanwhile."""
         await self._pump.pass_on()
+        assert self._told_to_stop is not None
         watched = [self._client.arrival(), self._backend.peer.arrival(), self._told_to_stop]
         await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         self._backend.peer.arrived()
         self._client.arrived()
 
+    def _readable(self) -> bool:
+        """The lake reads and writes UTF-8 and standard strings, and nothing else."""
+        spoken = (self._backend.setting("client_encoding"), self._backend.setting("standard_conforming_strings"))
+        return self._interceptor is not None and spoken == ("UTF8", "on")
+
     def _candidate(self, sql: bytes) -> Any | None:
-        """The statement if it may be the lake's, which reads UTF-8 and standard strings and nothing else."""
-        if self._interceptor is None or self._backend.setting("standard_conforming_strings") != "on":
-            return None
-        if self._backend.setting("client_encoding") != "UTF8":
+        """The statement if it may be the lake's."""
+        if self._interceptor is None or not self._readable():
             return None
         try:
             return self._interceptor.candidate(sql.decode())
@@ -181,7 +186,8 @@ class RelaySession:
 
     async def _end(self) -> None:
         """Nothing of the session goes on: not in the lake, not in Postgres, which would not notice by itself that nobody waits."""
-        self._told_to_stop.cancel()
+        if self._told_to_stop is not None:
+            self._told_to_stop.cancel()
         self._book.ready(b"I")
         await self._close_retired()
         if self._pump.ledger.owes or self._backend.busy:
