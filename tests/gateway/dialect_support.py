@@ -149,7 +149,7 @@ _TO_DUCKDB = {
 def copy_to_duckdb(connection: psycopg.Connection[tuple[object, ...]], table: str, columns: Columns) -> duckdb.DuckDBPyConnection:
     """The table as the lake would give it: each column through its text, in the lake's type."""
     lake = duckdb.connect()
-    lake.execute("SET TimeZone = 'UTC'")
+    lake.execute("SET TimeZone = 'UTC'; SET threads = 1")
     register_functions(lake)
     add_table(lake, connection, table, columns)
     return lake
