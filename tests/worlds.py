@@ -107,3 +107,34 @@ def correct(connection: Connection, key_type: str) -> None:
         connection.execute(f"delete from {name} where id % 23 = 5")
         connection.execute(f"insert into {name} select id + 10000, key, {LATE} from pg_temp.original")
     connection.execute("drop table pg_temp.original")
+
+
+# {t} is the registered table or its twin; every one has an order wherever its rows could come in several.
+QUERIES = [
+    "select * from {t} order by id, key",
+    "select count(*), sum(big), min(key), max(key), avg(num) from {t}",
+    "select * from {t} where id = 40",
+    "select * from {t} where id in (3, 5, 20, 300, 10001, 470) order by id",
+    "select id, t from {t} where key >= (select max(key) from {t} where id < 200) order by id",
+    "select t, count(*) from {t} where t like 'Zeile 1%' or t is null group by t order by t nulls first",
+    "select n, count(*), sum(num), max(at) from {t} where small <> 3 and b group by n order by n",
+    "select a.id, b.id from {t} a join {t} b on b.id = a.id + 100 where a.n = 7 order by 1, 2",
+    "with recent as (select * from {t} where day > '2026-02-01') select v, c, count(*) from recent group by v, c order by v, c",
+    "select id, row_number() over (partition by small order by id) from {t} where d between 3 and 9 order by id",
+    "select * from {t} where j @> '{{\"k\": 3}}' and raw is not null order by id",
+    "select * from {t} where u = md5('77')::uuid or gap > interval '7 hours' order by id",
+    "select id from {t} where lower(t) = 'corrected' order by id",
+    "select id, f, d, loose, num from {t} where f > 30 and loose < 100 order by id",
+    "select exists (select from {t} where id = 28), (select t from {t} where id = 3)",
+    "select id from {t} where md5(t) like 'a%' order by id",
+    "select id from {t} where at between '2026-03-29 02:00' and '2026-03-30 01:00' order by id",
+    "select day, count(*) from {t} where tags @> array['7'] or day = '2026-01-08' group by day order by day",
+    "select id, key from {t} order by key desc, id desc limit 7",
+    "select id, key from {t} order by key, id limit 7 offset 3",
+    "select distinct v from {t} order by v",
+    "select id, c, v from {t} where c = 'c1' and v in ('v1', 'v2') order by id",
+    "select id from {t} where big % 7 = 2 and (n + 1) / 3 = 5 order by id",
+    "select id from {t} where t > 'Zeile 3' collate \"C\" order by id",
+    "select id from {t} where t > 'Zeile 3' order by id",
+    "select case when b then t else v end, count(*) from {t} group by 1 order by 1 nulls last",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -65,23 +65,38 @@ def pinned_relation(
         wanted = seam.columns if columns is None else seam.named(columns)
         if not wanted:
             raise UsageError("a relation needs at least one column", hint="leave `columns` out for all of them")
-        engine = connection if connection is not None else stack.enter_context(_own_database())
+        engine = connection if connection is not None else _own_database()
         read = _Read(seam, App(chosen).storage(seam.profile), engine, stack)
-        relation = engine.sql(read.statement(dsn, reading, wanted)).set_alias(seam.table.table_name)
+        relation = _bind(engine, read.statement(dsn, reading, wanted), read.streams)
         try:
-            yield relation
+            yield relation.set_alias(seam.table.table_name)
         except duckdb.Error as error:
-            failure = next((rows.failure for rows in read.streams if rows.failure is not None), None)
+            failure = next((rows.failure for rows in read.streams.values() if rows.failure is not None), None)
             if failure is None:
                 raise
             raise failure from error
 
 
-@contextlib.contextmanager
-def _own_database() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}) as database:
-        database.execute("SET TimeZone = 'UTC'")
-        yield database
+def _own_database() -> duckdb.DuckDBPyConnection:
+    """It goes with the last thing that refers to it. Closed at the end of the block, a reader still open would see an early end of rows
+    instead of an error."""
+    database = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
+    database.execute("SET TimeZone = 'UTC'")
+    return database
+
+
+def _bind(engine: duckdb.DuckDBPyConnection, statement: str, streams: Mapping[str, ArrowRows]) -> duckdb.DuckDBPyRelation:
+    """DuckDB finds the streams as variables of this function, and the relation keeps them.
+
+    Views of them would have to be dropped at the end of the block, and a statement on a connection ends whatever still reads there,
+    as if there were no more rows.
+    """
+    modak_pinned_hot, modak_pinned_corrected, modak_pinned_keys = (streams.get(kind) for kind in ("hot", "corrected", "keys"))  # noqa: RUF059
+    try:
+        return engine.sql(statement)
+    except duckdb.CatalogException as cause:
+        hint = "the relation's streams are Python objects: set python_enable_replacements = true on your connection"
+        raise UsageError(f"DuckDB does not see the rows of Postgres: {cause}".splitlines()[0], hint=hint) from cause
 
 
 class _Read:
@@ -89,8 +104,7 @@ class _Read:
 
     def __init__(self, seam: Seam, storage: Storage, engine: duckdb.DuckDBPyConnection, stack: contextlib.ExitStack) -> None:
         self._seam, self._storage, self._engine, self._stack = seam, storage, engine, stack
-        self._suffix = uuid.uuid4().hex[:12]
-        self.streams: list[ArrowRows] = []
+        self.streams: dict[str, ArrowRows] = {}
         # Deletes are kept in the engine for as long as this object is.
         self._snapshot: Snapshot | None = None
 
@@ -118,17 +132,9 @@ class _Read:
     def _stream(self, kind: str, dsn: str, queries: Sequence[str], columns: Sequence[SeamColumn]) -> str:
         """An expression for FROM."""
         rows = ArrowRows(dsn, self._seam.snapshot, queries, columns)
-        view = f"modak_{kind}_{self._suffix}"
-        self._engine.register(view, rows)
-        self.streams.append(rows)
-        self._stack.callback(self._unregister, view)
+        self.streams[kind] = rows
         self._stack.callback(rows.close)
-        return f"(SELECT * FROM {view} {_BARRIER})"  # noqa: S608
-
-    def _unregister(self, view: str) -> None:
-        # The user may have closed the connection inside the block.
-        with contextlib.suppress(duckdb.Error):
-            self._engine.unregister(view)
+        return f"(SELECT * FROM modak_pinned_{kind} {_BARRIER})"  # noqa: S608
 
     def _cold(self, columns: Sequence[SeamColumn], keys: str | None) -> str:
         snapshot, files = self._plan()
@@ -163,25 +169,27 @@ class _Read:
             self._reach_remote_files()
         if not any(file.deletes for file in files):
             return relation_sql(snapshot, files, columns)
-        scratch = _Scratch(self._engine, self._suffix)
+        scratch = _Scratch(self._engine)
         self._stack.callback(scratch.close)
         bitmaps = Deletes(cast(Engine, scratch)).prepare(snapshot, files)
         assert bitmaps is not None
         return relation_sql(snapshot, files, columns, replace(bitmaps, table=f"{scratch.name}.main.{bitmaps.table}"))
 
     def _reach_remote_files(self) -> None:
-        for extension in ("httpfs",) if "s3.access-key-id" in self._storage.config else ("httpfs", "aws"):
-            self._engine.execute(f"LOAD {text_literal(str(extension_path(extension)))}")
-        self._engine.execute(secret_sql(self._storage.catalog_name, readable(self._storage.warehouse), self._storage.config))
+        with self._engine.cursor() as cursor:
+            for extension in ("httpfs",) if "s3.access-key-id" in self._storage.config else ("httpfs", "aws"):
+                cursor.execute(f"LOAD {text_literal(str(extension_path(extension)))}")
+            cursor.execute(secret_sql(self._storage.catalog_name, readable(self._storage.warehouse), self._storage.config))
 
 
 class _Scratch:
     """A database in memory beside the user's own, which stays clean. ``Deletes`` asks an engine for nothing but cursors."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, suffix: str) -> None:
-        self.name = f"modak_scratch_{suffix}"
-        self._connection = connection
-        connection.execute(f"ATTACH ':memory:' AS {self.name}")
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self.name = f"modak_scratch_{uuid.uuid4().hex[:12]}"
+        # One for attaching and detaching: see _bind on statements in the user's own.
+        self._connection = connection.cursor()
+        self._connection.execute(f"ATTACH ':memory:' AS {self.name}")
 
     def cursor(self) -> Cursor:
         cursor = self._connection.cursor()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import threading
+import time
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ import pytest
 from psycopg import sql
 from tests import events
 from tests.events import EVENTS, put_under_modak
-from tests.flows.test_pinned_seam import cold_events, no_spark, pin_count  # noqa: F401 - fixtures
+from tests.flows.test_pinned_seam import Row, Writer, cold_events, no_spark, pin_count  # noqa: F401 - fixtures
 from tests.flows.test_types_tiering import THINGS, _create
 from tests.scan_lake import ScanLake
 from tests.support import rows, value
@@ -32,7 +33,6 @@ from modak.pinned import arrow_rows
 from modak.registration.register import register
 from modak.settings import Settings
 
-Row = tuple[Any, ...]
 E_ROWS = [(1, 10, "a"), (2, 20, "b"), (3, 110, "c"), (4, 210, "hot"), (5, 220, "hot")]
 
 # iceberg type → Postgres's expression for a value that Python can compare exactly
@@ -135,18 +135,41 @@ def test_in_a_connection_of_ones_own(cold_events: None, settings: Settings, dsn:
     with pinned_relation(dsn, "public.events", mine, settings=settings) as relation:
         joined = mine.sql("select name, val from names join relation using (id) order by name").fetchall()
         assert joined == [("four", "hot"), ("one", "a")]
-    assert mine.sql("select count(*) from duckdb_views() where view_name like 'modak%'").fetchall() == [(0,)]
+        with pinned_relation(dsn, "public.events", mine, ["id"], settings=settings) as again:  # noqa: F841
+            assert mine.sql("select count(*) from relation join again using (id)").fetchall() == [(5,)]
+    assert mine.sql("select count(*) from duckdb_views() where not internal").fetchall() == [(0,)]
+    with pytest.raises(duckdb.Error, match="this pinned read is over"):
+        relation.fetchall()
+    mine.execute("set python_enable_replacements = false")
+    with pytest.raises(UsageError, match="does not see"), pinned_relation(dsn, "public.events", mine, settings=settings):
+        pass
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_read_in_progress_ends_with_the_block(
+    own: bool,
+    cold_events: None,  # noqa: F811
+    connection: Connection,
+    settings: Settings,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrow_rows, "BATCH_BYTES", 64 * 1024)
+    connection.execute("insert into public.events_hot select n, 200 + n % 100, repeat('x', 90) from generate_series(1000, 60000) n")
+    mine = duckdb.connect() if own else None
+    with pinned_relation(dsn, "public.events", mine, settings=settings) as relation:
+        reader = relation.to_arrow_reader(1000)
+        assert reader.read_next_batch().num_rows > 0
+    # An error, and not an early end that looks like all there is.
+    with pytest.raises(Exception, match="this pinned read ended"):
+        reader.read_all()
     with pytest.raises(duckdb.Error):
         relation.fetchall()
-
-
-def test_a_read_in_progress_ends_with_the_block(cold_events: None, settings: Settings, dsn: str) -> None:  # noqa: F811
-    mine = duckdb.connect()
-    with pinned_relation(dsn, "public.events", mine, settings=settings) as relation:
-        held = relation
-    with pytest.raises(duckdb.Error):
-        held.aggregate("count(*)").fetchall()
-    assert not [thread for thread in threading.enumerate() if thread.name == "modak-pinned-read"]
+    deadline = time.monotonic() + 20
+    while [thread for thread in threading.enumerate() if thread.name == "modak-pinned-read"]:
+        assert time.monotonic() < deadline, "a reader's thread goes on after the block"
+        time.sleep(0.05)
+    assert pin_count(connection) == 0
 
 
 def test_questions_that_cannot_be_answered(cold_events: None, connection: Connection, settings: Settings, dsn: str) -> None:  # noqa: F811
@@ -317,58 +340,6 @@ def test_a_column_that_readers_do_not_know_yet(cold_events: None, app: App, conn
     connection.execute("update public.events_hot set extra = 7 where id in (2, 4)")
     wanted = [(*row, 7 if row[0] in (2, 4) else None) for row in E_ROWS]
     assert read(settings, dsn) == sorted(wanted, key=repr)
-
-
-class Writer(threading.Thread):
-    """One client that changes rows of both tiers together. The row with id 0 carries the number of the change; the ledger has the rest."""
-
-    def __init__(self, dsn: str, partitions: int) -> None:
-        super().__init__(daemon=True)
-        self.dsn, self.partitions = dsn, partitions
-        self.stop, self.ready = threading.Event(), threading.Event()
-        self.ledger: dict[int, list[Row]] = {}
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            with psycopg.connect(self.dsn) as connection:
-                self._write(connection)
-        except BaseException as failure:  # noqa: BLE001 - the test looks at it
-            self.failure = failure
-            self.ready.set()
-
-    def _write(self, connection: psycopg.Connection) -> None:
-        dice, number = random.Random(3), 0
-        state: dict[int, Row] = {0: (0, self.partitions * 100 - 1, "0")}
-        while not self.stop.is_set():
-            number += 1
-            staged = {**state, 0: (*state[0][:2], str(number))}
-            try:
-                connection.execute("update public.events_hot set val = %s where id = 0", [str(number)])
-                for _ in range(dice.randint(1, 5)):
-                    self._change(connection, dice, staged)
-                connection.commit()
-            except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-                connection.rollback()
-                number -= 1
-                continue
-            state = staged
-            self.ledger[number] = sorted(state.values())
-            if number > 60:
-                self.ready.set()
-
-    def _change(self, connection: psycopg.Connection, dice: random.Random, staged: dict[int, Row]) -> None:
-        key = dice.randint(1, 60)
-        if key not in staged:
-            row = (key, dice.randint(0, self.partitions * 100 - 2), f"v{dice.randint(0, 10**6)}")
-            connection.execute("insert into public.events_hot values (%s, %s, %s)", row)
-            staged[key] = row
-        elif dice.random() < 0.3:
-            connection.execute("delete from public.events_hot where id = %s", [key])
-            del staged[key]
-        else:
-            staged[key] = (*staged[key][:2], f"u{dice.randint(0, 10**6)}")
-            connection.execute("update public.events_hot set val = %s where id = %s", [staged[key][2], key])
 
 
 def test_one_instant_while_the_table_is_written_and_tiered(

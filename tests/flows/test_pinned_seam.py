@@ -1,10 +1,12 @@
 """The pin and the snapshot behind a pinned read: what is held, for how long, and what happens when the line moves meanwhile.
 
-Also what the tests of both readers share: tiering inside this process, so that cold rows need no JVM.
+Also what the tests of both readers share: tiering inside this process, so that cold rows need no JVM,
+and a writer with a ledger.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +28,8 @@ from modak.pinned.seam import Seam, pinned
 from modak.pinned.statements import hot_predicate, hot_rows, hot_source
 from modak.source.heap import Chunk
 
+Row = tuple[Any, ...]
+
 
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +48,58 @@ def cold_events(app: App, connection: Connection, no_spark: None) -> None:
     events.create(connection)
     put_under_modak(app, connection)
     assert events.tier(app).tier_key_hi == 200
+
+
+class Writer(threading.Thread):
+    """One client that changes rows of both tiers together. The row with id 0 carries the number of the change; the ledger has the rest."""
+
+    def __init__(self, dsn: str, partitions: int) -> None:
+        super().__init__(daemon=True)
+        self.dsn, self.partitions = dsn, partitions
+        self.stop, self.ready = threading.Event(), threading.Event()
+        self.ledger: dict[int, list[Row]] = {}
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with psycopg.connect(self.dsn) as connection:
+                self._write(connection)
+        except BaseException as failure:  # noqa: BLE001 - the test looks at it
+            self.failure = failure
+            self.ready.set()
+
+    def _write(self, connection: psycopg.Connection) -> None:
+        dice, number = random.Random(3), 0
+        state: dict[int, Row] = {0: (0, self.partitions * 100 - 1, "0")}
+        while not self.stop.is_set():
+            number += 1
+            staged = {**state, 0: (*state[0][:2], str(number))}
+            try:
+                connection.execute("update public.events_hot set val = %s where id = 0", [str(number)])
+                for _ in range(dice.randint(1, 5)):
+                    self._change(connection, dice, staged)
+                connection.commit()
+            except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+                connection.rollback()
+                number -= 1
+                continue
+            state = staged
+            self.ledger[number] = sorted(state.values())
+            if number > 60:
+                self.ready.set()
+
+    def _change(self, connection: psycopg.Connection, dice: random.Random, staged: dict[int, Row]) -> None:
+        key = dice.randint(1, 60)
+        if key not in staged:
+            row = (key, dice.randint(0, self.partitions * 100 - 2), f"v{dice.randint(0, 10**6)}")
+            connection.execute("insert into public.events_hot values (%s, %s, %s)", row)
+            staged[key] = row
+        elif dice.random() < 0.3:
+            connection.execute("delete from public.events_hot where id = %s", [key])
+            del staged[key]
+        else:
+            staged[key] = (*staged[key][:2], f"u{dice.randint(0, 10**6)}")
+            connection.execute("update public.events_hot set val = %s where id = %s", [staged[key][2], key])
 
 
 def pin_count(connection: Connection) -> int:

@@ -18,7 +18,7 @@ from modak.embedded.postgres import Cluster
 from modak.settings import load
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     name = f"gateway_{os.getpid()}_{tmp_path_factory.mktemp('world').name}"
     with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
@@ -48,4 +48,13 @@ def session(world: World) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
     """A client of its own, with a time zone that is not UTC."""
     with psycopg.connect(world.dsn, autocommit=True, options="-c timezone=Europe/Berlin") as connection:
         connection.adapters.register_loader("date", TextLoader)  # Python has no dates before Christ
+        yield connection
+
+
+@pytest.fixture
+def people(world: World) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A client of the gateway's own port."""
+    dsn = psycopg.conninfo.make_conninfo(world.dsn, host="127.0.0.1", port=world.gateway.port)
+    with psycopg.connect(dsn, autocommit=True, options="-c timezone=UTC") as connection:
+        connection.adapters.register_loader("date", TextLoader)
         yield connection

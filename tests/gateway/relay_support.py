@@ -136,6 +136,8 @@ class FakeLake:
         words = candidate.words
         if "sleep" in words:
             await session.query("select pg_sleep(30)")
+        if "nap" in words:
+            await session.query("select pg_sleep(0.3)")
         if "decline" in words:
             return None
         if "crash" in words:

@@ -21,7 +21,7 @@ from tests.gateways import RunningGateway
 from modak.app import App
 from modak.connection import Connection, connect
 from modak.embedded.postgres import Cluster
-from modak.gateway.analytics.reader import Cancelled
+from modak.gateway.analytics.reader import Cancelled, Readers
 from modak.gateway.analytics.route import Route
 from modak.gateway.interception import Parameter
 from modak.settings import load
@@ -226,6 +226,7 @@ LEFT = {
     "a locking clause": "select * from readings where id = 3 for update",
     "a function nobody translated": "select pg_sleep(0), id from readings",
     "only hot rows": "select count(*) from ticks where id >= 100",
+    "a function in FROM": "select count(*) from readings, generate_series(1, 3)",
     "a change": "with gone as (delete from readings where id = 1 returning id) select * from gone",
     "another statement": "explain select * from readings",
 }
@@ -353,6 +354,21 @@ def test_who_may_not_read_is_told_so_by_postgres(world: World, connection: Conne
     finally:
         connection.execute("drop owned by analytics_guest")
         connection.execute("drop role analytics_guest")
+
+
+def test_a_gateway_without_rights_of_its_own_leaves_it_to_postgres(world: World, connection: Connection, client: Client) -> None:
+    connection.execute("create role analytics_weak login")
+    weak = Readers(psycopg.conninfo.make_conninfo(world.app.dsn, user="analytics_weak"))
+    strong, world.lake._readers = world.lake._readers, weak
+    try:
+        assert world.start(client, "select count(*) from readings") is None
+        weak._dsn = psycopg.conninfo.make_conninfo(world.app.dsn, port="1")
+        assert world.start(client, "select count(*) from readings") is None
+    finally:
+        world.lake._readers = strong
+        weak.close()
+        connection.execute("drop role analytics_weak")
+    assert world.pins.held == []
 
 
 def test_shadowed_names(world: World, client: Client) -> None:

@@ -90,6 +90,12 @@ def test_which_relations_are_named(sql: str, names: list[tuple[str, ...]] | None
     assert (None if found is None else sorted(found.names)) == (None if names is None else sorted(names))
 
 
+def test_a_function_in_from_is_postgres() -> None:
+    found = read_statement("select * from events e, generate_series(1, 2) g")
+    assert found is not None
+    assert (found.names, found.reason) == ((("events",),), "a function in FROM")
+
+
 def uses(sql: str, count: int = 1) -> list[tuple[tuple[str, ...], list[tuple[str, str, tuple[str, ...]]]]]:
     _, found = taken_apart(parse(sql), [EVENTS] * count, "UTC")
     return [(use.columns, [(p.column, p.operator, p.values) for p in use.predicates]) for use in found]

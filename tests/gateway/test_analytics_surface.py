@@ -56,11 +56,14 @@ def test_columns_that_the_view_does_not_show_are_not_there(world: World, client:
 
 
 def test_what_is_declined_is_forwarded_with_the_views_name(world: World, client: Client) -> None:
-    candidate = world.lake.candidate("select pg_sleep(0), e.id from events e, public.events where e.id = events.id")
+    sql = "select pg_sleep(0), e.id from events e, public.events, generate_series(1, 2) g, pg_class c where e.id = events.id"
+    candidate = world.lake.candidate(sql)
     assert candidate is not None
     assert asyncio.run(world.lake.answer(candidate, client, ())) is None
-    forwarded = asyncio.run(world.lake.forwarded(candidate, client))
-    assert forwarded == ('select pg_sleep(0), e.id from "public"."events_all" e, "public"."events_all" AS "events" where e.id = events.id')
+    assert asyncio.run(world.lake.forwarded(candidate, client)) == sql.replace(
+        "events e, public.events,", '"public"."events_all" e, "public"."events_all" AS "events",'
+    )
+    assert world.lake.candidate("select 'events' from pg_class") is None
 
 
 def test_without_that_the_plain_name_is_postgres(tiered: App, tmp_path: Path, connection: Connection) -> None:

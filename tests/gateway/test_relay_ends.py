@@ -11,6 +11,7 @@ import pytest
 from relay_support import FakeLake, Gateway, Raw, counted, errors, roles, tags, wait_for
 
 from modak.embedded.postgres import Cluster
+from modak.gateway.relay.pump import Pump
 from modak.gateway.wire.messages import Bind, Execute, Message, Parse, Query, Sync, parse_error
 
 
@@ -182,13 +183,26 @@ def test_a_client_that_sends_without_reading_does_not_block_the_relay_for_ever(g
     with Raw(gateway.port, "r_trust") as raw:
         raw.ask(Parse("s", "select repeat('x', 20000) from generate_series(1, 10) where $1 <> ''"), Sync())
         # Far more answers than the sockets hold, behind more questions than are read ahead.
-        sender = threading.Thread(target=raw.send, args=[Bind("", "s", (), (b"y" * 10_000,)), Execute(""), Sync()] * 1)
-        sender.start()
-        sender.join()
         batch = [step for _ in range(rows) for step in (Bind("", "s", (), (b"y" * 10_000,)), Execute(""), Sync())]
         sender = threading.Thread(target=raw.send, args=batch)
         sender.start()
-        for _ in range(rows + 1):
+        for _ in range(rows):
             assert tags(raw.receive()) == "2" + "D" * 10 + "CZ"
         sender.join(10)
         assert not sender.is_alive()
+
+
+def test_a_cancel_that_comes_before_the_lake_has_begun_is_not_lost(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    resync = Pump.resync
+
+    async def cancelled_meanwhile(pump: Pump) -> None:
+        await next(iter(gateway.sessions.values())).cancel()
+        await resync(pump)
+
+    with gateway.connect(autocommit=True) as client:
+        client.execute("select 1")
+        with monkeypatch.context() as patched:
+            patched.setattr(Pump, "resync", cancelled_meanwhile)
+            with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
+                client.execute(counted("1", "rows=1"))
+        assert client.execute(counted("1", "rows=1")).fetchall() == [(1, "lake1")]

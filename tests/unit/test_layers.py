@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "duckdb": BASE | {"core", "source", "lake", "gateway", "pinned", "app"},
     "spark": BASE | {"core", "source", "lake", "jobs", "pinned", "app"},
     "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded"},
-    "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs"},
+    "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs", "gateway"},
 }
 
 

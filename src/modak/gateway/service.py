@@ -22,9 +22,9 @@ from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import ColdScans
 from modak.gateway.fdw.session import FdwSession, Lake
 from modak.gateway.fdw.whole import WholeQueries
+from modak.gateway.native import Rewriter
 from modak.gateway.pins import Pins
-from modak.gateway.relay.endpoint import is_loopback
-from modak.gateway.relay.login import login
+from modak.gateway.relay.login import database_of, login
 from modak.gateway.relay.session import RelaySession
 from modak.gateway.scan.engine import Engine
 from modak.gateway.scan.table import ColdTables
@@ -92,9 +92,8 @@ class Gateway:
         self._stack.callback(pins.close)
         tables, collation_is_c = ColdTables(self._engine), self._collation_is_c()
         scans = ColdScans(self._relations, tables, collation_is_c=collation_is_c)
-        self._interceptor = LakeInterceptor(
-            self._relations, tables, pins, self._dsn, executor, collation_is_c=collation_is_c, heap_names=True
-        )
+        self._interceptor = LakeInterceptor(self._relations, tables, pins, self._dsn, executor, collation_is_c=collation_is_c)
+        self._rewriter = Rewriter(self._relations)
         self._stack.callback(self._interceptor.close)
         self._executor = executor
         whole = WholeQueries(self._dsn, self._interceptor, executor)
@@ -107,8 +106,11 @@ class Gateway:
 
     def _collation_is_c(self) -> bool:
         with connect(self._dsn, autocommit=True) as connection:
-            row = connection.execute("select datcollate from pg_database where datname = current_database()").fetchone()
-        return row is not None and row["datcollate"] in _BINARY_COLLATIONS
+            row = connection.execute(
+                "select datcollate, datlocprovider::text as provider from pg_database where datname = current_database()"
+            ).fetchone()
+        # Postgres 17 has a provider of its own (b), whose C.UTF-8 orders by bytes as libc's does.
+        return row is not None and row["datcollate"] in _BINARY_COLLATIONS and row["provider"] in ("c", "b")
 
     def _introduce(self, host: str, port: int) -> Verifier | None:
         with connect(self._dsn, autocommit=True) as connection:
@@ -121,9 +123,11 @@ class Gateway:
         return FdwSession(channel, self._lake)
 
     async def _open_people(self, channel: Channel, startup: StartupMessage, pid: int, secret: bytes) -> Session:
-        # Whom Postgres admits unasked it admits because of where he comes from; through us everybody comes from here.
-        backend = await login(channel, startup, self._dsn, pid, secret, encrypted=channel.is_encrypted, trust=is_loopback(channel.host))
-        return RelaySession(channel, backend, self._interceptor, self._executor)
+        backend = await login(channel, startup, self._dsn, pid, secret, encrypted=channel.is_encrypted)
+        # The lake is that of one database; a client of another one is only relayed.
+        is_ours = database_of(startup, backend.endpoint) == backend.endpoint.database
+        interceptor, rewriter = (self._interceptor, self._rewriter) if is_ours else (None, None)
+        return RelaySession(channel, backend, interceptor, self._executor, rewriter)
 
 
 def _address(given: str | None, host: str, port: int) -> tuple[str, int]:

@@ -35,6 +35,8 @@ class EngineFailed(ModakError):
 
 
 class EngineOutOfMemory(ModakError):
+    """The engine's memory limit was reached, and what may go to disk was there already."""
+
     code = "engine_memory"
     sqlstate = "53200"
 
@@ -144,27 +146,31 @@ class LakeAnswer:
         try:
             yield
         except (duckdb.Error, pa.ArrowException, OSError) as cause:
-            raise self._failure(str(cause)) from cause
+            raise engine_failure(str(cause), cancelled=self._cancelled, rows=self._rows, sent=self._sent) from cause
 
-    def _failure(self, message: str) -> ModakError:
-        """The engine's errors come as its own exceptions, or as Arrow's while rows are streamed; the text is the same."""
-        found = _KIND.search(message)
-        kind = found[1] if found else ""
-        if self._cancelled or kind == "INTERRUPT":
-            return Cancelled("canceling statement due to user request")
-        first = message.split("\n", 1)[0]
-        if kind == "Out of Memory":
-            return EngineOutOfMemory(
-                "the statement needs more memory than the gateway has", hint="ask for less at once, or give it more", engine=first
-            )
-        if kind in ("IO", "HTTP"):
-            return LakeError("the lake's files cannot be read", hint="check the storage; `modak verify` shows what is there", engine=first)
-        problem = runtime_problem(message)
-        if problem.sqlstate is not None:
-            return StatementFailed(problem.sqlstate, problem.message)
-        if not self._sent:
-            return Unsupported("the engine cannot give this answer; Postgres can", engine=first)
-        return EngineFailed(
-            f"the engine gave up after {self._rows} rows: {first}",
-            hint="run it in a transaction that has written something, or on Postgres's own port: there Postgres answers it",
+
+def engine_failure(message: str, *, cancelled: bool, rows: int = 0, sent: bool = False) -> ModakError:
+    """The engine's errors come as its own exceptions, or as Arrow's while rows are streamed; the text is the same.
+
+    Unsupported: nothing was ``sent`` yet, and Postgres can do it.
+    """
+    found = _KIND.search(message)
+    kind = found[1] if found else ""
+    if cancelled or kind == "INTERRUPT":
+        return Cancelled("canceling statement due to user request")
+    first = message.split("\n", 1)[0]
+    if kind == "Out of Memory":
+        return EngineOutOfMemory(
+            "the statement needs more memory than the gateway has", hint="ask for less at once, or give it more", engine=first
         )
+    if kind in ("IO", "HTTP"):
+        return LakeError("the lake's files cannot be read", hint="check the storage; `modak verify` shows what is there", engine=first)
+    problem = runtime_problem(message)
+    if problem.sqlstate is not None:
+        return StatementFailed(problem.sqlstate, problem.message)
+    if not sent:
+        return Unsupported("the engine cannot give this answer; Postgres can", engine=first)
+    return EngineFailed(
+        f"the engine gave up after {rows} rows: {first}",
+        hint="run it in a transaction that has written something, or on Postgres's own port: there Postgres answers it",
+    )

@@ -11,16 +11,18 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TypeVar
 
 from sqlglot import exp
 
+from modak.errors import ConnectionFailed
 from modak.gateway.analytics.answer import LakeAnswer
 from modak.gateway.analytics.hot import is_only_hot
 from modak.gateway.analytics.parameters import bound
 from modak.gateway.analytics.plan import Plan, plan
 from modak.gateway.analytics.preparation import Preparation, Tables
-from modak.gateway.analytics.reader import Readers, SnapshotGone
+from modak.gateway.analytics.reader import Readers, ReadFailed
 from modak.gateway.analytics.relations import RegisteredRelation, Relations
 from modak.gateway.analytics.route import Route, read_route
 from modak.gateway.analytics.seam import Client, Declined, ask_client
@@ -31,6 +33,7 @@ from modak.gateway.dialect.literals import timestamp_text
 from modak.gateway.interception import ClientSession, Parameter
 from modak.gateway.pins import PinKeeper
 from modak.gateway.scan.table import ColdTables
+from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.messages import FieldDescription
 
 log = logging.getLogger("modak.gateway")
@@ -78,16 +81,25 @@ class LakeInterceptor:
         if not looks_like_query(sql) or not self._mentions().search(sql):
             return None
         found = _read(sql) if len(sql) <= _CACHED_CHARS_MAX else read_statement(sql)
-        if found is None or any(name[-1] not in self._names[0] for name in found.names):
+        if found is None:
             return None
+        if any(name[-1] not in self._names[0] for name in found.names):
+            # Not for the lake, but perhaps to be forwarded under other names.
+            return replace(found, reason="it names other relations too") if self._calls_a_heap(found) else None
         return None if self._is_only_hot(found, ()) else found
+
+    def _calls_a_heap(self, candidate: Candidate) -> bool:
+        heaps = {relation.heap.name for relation in self._relations.all() if relation.surface == "heap"}
+        return self._heap_names and any(name[-1] in heaps for name in candidate.names)
 
     async def answer(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer | None:
         try:
             return await self._answer(candidate, session, parameters)
-        except (Declined, Untranslatable, SnapshotGone) as reason:
+        except (Declined, Untranslatable, Unsupported) as reason:
             log.debug("left to Postgres: %s", reason)
-            return None
+        except (ReadFailed, ConnectionFailed) as cause:
+            log.warning("left to Postgres: %s", cause)
+        return None
 
     async def forwarded(self, candidate: Candidate, session: ClientSession) -> str:
         """The statement as Postgres must run it to read both tiers: a heap's plain name becomes its view's."""
@@ -108,7 +120,7 @@ class LakeInterceptor:
         try:
             planned, client = await self._planned(candidate, session, parameters)
             return await self._with_reader(planned, client, read_route)
-        except (Declined, Untranslatable, SnapshotGone) as reason:
+        except (Declined, Untranslatable, ReadFailed, ConnectionFailed) as reason:
             return Route("postgres", str(reason))
 
     async def _answer(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer:
@@ -133,6 +145,8 @@ class LakeInterceptor:
     async def _planned(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> tuple[Plan, Client]:
         if session.transaction_status == b"E":
             raise Declined("the transaction has failed")
+        if candidate.reason:
+            raise Declined(candidate.reason)
         if parameters and self._is_only_hot(candidate, parameters):
             raise Declined("only hot rows are asked for, which Postgres holds itself")
         if not self._relations.is_fresh:

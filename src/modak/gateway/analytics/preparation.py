@@ -10,10 +10,10 @@ import duckdb
 
 from modak.core.type_map import LakeType
 from modak.gateway.analytics import hot
-from modak.gateway.analytics.answer import LakeAnswer
+from modak.gateway.analytics.answer import LakeAnswer, engine_failure
 from modak.gateway.analytics.merge import Cold, cold_rows, merged_sql, shown, with_key
 from modak.gateway.analytics.plan import Plan
-from modak.gateway.analytics.reader import Cancelled, Reader
+from modak.gateway.analytics.reader import Reader
 from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn, Relations
 from modak.gateway.analytics.seam import Client, Declined, Seam, read_seams
 from modak.gateway.analytics.statement import Use
@@ -130,9 +130,7 @@ class Preparation:
             try:
                 hot.load(self.reader, cursor, name, query, kinds, op=op)
             except duckdb.Error as cause:
-                if self._cancelled:
-                    raise Cancelled("canceling statement due to user request") from cause
-                raise
+                raise engine_failure(str(cause), cancelled=self._cancelled) from cause
             self._loaded[query] = name
         return self._loaded[query]
 

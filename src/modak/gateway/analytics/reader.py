@@ -36,10 +36,10 @@ class Cancelled(ModakError):
     sqlstate = "57014"
 
 
-class SnapshotGone(ModakError):
-    """The snapshot cannot be taken over: its session is on another server or database, or has ended."""
+class ReadFailed(ModakError):
+    """Postgres refused the gateway's own session something: a snapshot of another server, a table that is gone, a right."""
 
-    code = "snapshot_not_importable"
+    code = "read_failed"
     sqlstate = "55000"
 
 
@@ -63,19 +63,13 @@ class Reader:
     def begin(self, snapshot: str | None) -> None:
         """Take a snapshot over, as ``pg_export_snapshot`` named it; None: the first query takes one."""
         if not re.fullmatch(r"[0-9A-Fa-f-]+", snapshot or "0"):
-            raise SnapshotGone("not the name of a snapshot", name=snapshot)
+            raise ReadFailed("not the name of a snapshot", name=snapshot)
         self._cancelled = False
         self._execute("begin isolation level repeatable read read only")
         if snapshot is not None:
-            self._take_over(snapshot)
+            self._execute(f"set transaction snapshot '{snapshot}'")
         settings = {**PINNED_SETTINGS, "statement_timeout": "0", "application_name": "modak-gateway"}
         self._execute("select " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items()))
-
-    def _take_over(self, snapshot: str) -> None:
-        try:
-            self._execute(f"set transaction snapshot '{snapshot}'")
-        except self._errors as cause:
-            raise SnapshotGone(f"the client's snapshot cannot be read here: {cause}", hint="the gateway must be on its server") from cause
 
     def rows(self, query: str, *, copy: bool = True) -> list[tuple[Any, ...]]:
         """``copy``: False for what is no SELECT, and so nothing that COPY takes."""
@@ -126,7 +120,7 @@ class Reader:
             except self._errors as cause:
                 if self._cancelled:
                     raise Cancelled("canceling statement due to user request") from cause
-                raise
+                raise ReadFailed(f"the gateway's session failed: {cause}".splitlines()[0], state=cause.sqlstate) from cause
             finally:
                 with self._lock:
                     self._running = None
@@ -151,14 +145,11 @@ class Readers:
             reader = idle or Reader(self._dsn)
             try:
                 reader.begin(snapshot)
-            except SnapshotGone:
-                self.give_back(reader)
-                raise
             except BaseException:
                 reader.close()
                 if idle is None:
                     raise
-                continue  # it broke while it lay idle
+                continue  # it may have broken while it lay idle
             return reader
 
     def give_back(self, reader: Reader) -> None:

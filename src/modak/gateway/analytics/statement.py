@@ -25,13 +25,17 @@ _ACTS = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Lock)
 
 @dataclass(frozen=True)
 class Candidate:
-    """One SELECT that names nothing but relations. ``names`` are theirs, each once; ``uses`` says which table node has which name."""
+    """One SELECT. ``names`` are the relations it names, each once; ``uses`` says which table node has which name.
+
+    ``reason`` says why it is not the lake's whatever these are; it may still be forwarded under other names.
+    """
 
     sql: str
     tree: exp.Expr
     names: tuple[tuple[str, ...], ...]
     uses: tuple[int, ...]
     functions: tuple[str, ...]
+    reason: str = ""
 
 
 def looks_like_query(sql: str) -> bool:
@@ -48,20 +52,20 @@ def read_statement(sql: str) -> Candidate | None:
     except Untranslatable:
         return None
     names = tuple(dict.fromkeys(found))
+    if not names:
+        return None
     functions = sorted({str(node.this).lower() for node in tree.find_all(exp.Anonymous)})
-    return Candidate(sql, tree, names, tuple(names.index(name) for name in found), tuple(functions)) if names else None
+    odd = any(not isinstance(node.this, exp.Identifier) for node in tree.find_all(exp.Table))
+    return Candidate(sql, tree, names, tuple(map(names.index, found)), tuple(functions), "a function in FROM" if odd else "")
 
 
 def base_tables(tree: exp.Expr) -> list[exp.Table]:
-    """Table nodes in the order of the text that are not references to a WITH query."""
-    found = [node for node in tree.find_all(exp.Table, bfs=False) if not _is_cte(node)]
-    if any(not isinstance(node.this, exp.Identifier) for node in found):
-        raise Untranslatable("a function in FROM")
-    return found
+    """Table nodes that name a relation, and not a WITH query; always in the same order."""
+    return [node for node in tree.find_all(exp.Table, bfs=False) if isinstance(node.this, exp.Identifier) and not _is_cte(node)]
 
 
 def _is_cte(table: exp.Table) -> bool:
-    if table.args.get("db") or not isinstance(table.this, exp.Identifier):
+    if table.args.get("db"):
         return False
     name, parent = identifier(table.this), table.parent
     inside: exp.Expr | None = None  # the WITH query that this reference stands in, of the next WITH above

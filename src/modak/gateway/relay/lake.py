@@ -55,6 +55,8 @@ class Lake:
         self._client = client
         self._executor = executor
         self._interrupt: asyncio.Future[str] | None = None
+        self.forestalled: str | None = None
+        """Why the statement that is about to begin is over already."""
 
     @property
     def working(self) -> bool:
@@ -71,6 +73,9 @@ class Lake:
         ``timed`` ones keep the client's own ``statement_timeout``, for which Postgres must be between two statements to be asked.
         """
         self._interrupt = asyncio.get_running_loop().create_future()
+        if self.forestalled is not None:
+            self._interrupt.set_result(self.forestalled)
+            self.forestalled = None
         timer: asyncio.TimerHandle | None = None
         try:
             timer = await self._timer() if timed else None

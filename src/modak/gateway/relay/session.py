@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from modak.gateway.channel import Channel
 from modak.gateway.interception import Answer, Interceptor
@@ -35,10 +36,33 @@ _SHUTDOWN = ErrorFields("FATAL", "57P01", "terminating connection due to adminis
 _LOST = ErrorFields("FATAL", "08006", "the connection to Postgres was lost", hint="connect again")
 
 
+class Rewriter(Protocol):
+    """Knows names that mean another relation on this port; see ``modak.gateway.native``."""
+
+    def names(self, sql: str) -> Sequence[tuple[str, ...]]: ...
+
+    def rewritten(self, sql: str, oids: Mapping[tuple[str, ...], int | None]) -> str: ...
+
+
+def _parsed(body: bytes) -> tuple[bytes, bytes, bytes]:
+    name, _, rest = body.partition(b"\0")
+    text, _, types = rest.partition(b"\0")
+    return name + b"\0", text, types
+
+
+def _literal(parts: Sequence[str]) -> str:
+    """A relation's name as to_regclass reads it, as an SQL literal."""
+    name = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+    return "'" + name.replace("'", "''") + "'"
+
+
 class RelaySession:
     """``run`` returns when the session is over, whoever ended it; client and Postgres are closed then."""
 
-    def __init__(self, channel: Channel, backend: Backend, interceptor: Interceptor | None, executor: Executor) -> None:
+    def __init__(
+        self, channel: Channel, backend: Backend, interceptor: Interceptor | None, executor: Executor, rewriter: Rewriter | None = None
+    ) -> None:
+        self._rewriter = rewriter
         self._client = Peer(channel, ClientGone)
         self._backend = backend
         self._interceptor = interceptor
@@ -47,6 +71,7 @@ class RelaySession:
         self._lake = Lake(interceptor, backend, self._client, executor)
         self._extended = Extended(self._client, backend, self._pump, self._book, self._lake, self._candidate, self._readable)
         self._stopping = asyncio.Event()
+        self._idling = False
         self._told_to_stop: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
@@ -65,10 +90,14 @@ class RelaySession:
 
     async def cancel(self) -> None:
         """A CancelRequest for this session came: the running statement, if there is one, fails with 57014."""
+        reason = "canceling statement due to user request"
         if self._lake.working:
-            self._lake.interrupt("canceling statement due to user request")
-        else:
-            await self._backend.cancel()
+            self._lake.interrupt(reason)
+            return
+        if not self._idling:
+            # Perhaps between the client's message and the lake's part in it, where Postgres has nothing to cancel.
+            self._lake.forestalled = reason
+        await self._backend.cancel()
 
     async def shutdown(self) -> None:
         """End the session as soon as no statement is running; ``run`` returns then."""
@@ -98,6 +127,8 @@ class RelaySession:
             ledger.skipping = False
         if ledger.skipping or tag in b"Hdcf":
             return  # Flush has nothing to do here, and data that comes after a COPY has failed is let go
+        if tag in b"QP":
+            message = await self._rewritten(message)
         if tag == b"Q":
             await self._query(message)
         elif tag == b"F":
@@ -112,7 +143,9 @@ class RelaySession:
         await self._pump.pass_on()
         assert self._told_to_stop is not None
         watched = [self._client.arrival(), self._backend.peer.arrival(), self._told_to_stop]
+        self._idling, self._lake.forestalled = True, None
         await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        self._idling = False
         self._backend.peer.arrived()
         self._client.arrived()
 
@@ -132,6 +165,27 @@ class RelaySession:
         except Exception:
             log.exception("a statement could not be looked at; Postgres answers it")
             return None
+
+    async def _rewritten(self, message: Message) -> Message:
+        """The statement with names as they are meant on this port. Where Postgres cannot be asked what they mean, it stays as it is."""
+        if self._rewriter is None or not self._readable():
+            return message
+        head, text, rest = (b"", *message.body.partition(b"\0")[::2]) if message.tag == b"Q" else _parsed(message.body)
+        try:
+            sql = text.decode()
+            names = self._rewriter.names(sql)
+        except UnicodeDecodeError:
+            return message
+        if not names:
+            return message
+        await self._pump.drain()
+        if self._pump.ledger.skipping or not self._pump.ledger.interruptible or self._backend.transaction_status == b"E":
+            return message
+        await self._pump.resync()
+        asked = ", ".join(f"pg_catalog.to_regclass({_literal(parts)})::pg_catalog.oid" for parts in names)
+        row = (await self._backend.query(f"select {asked}"))[0]
+        new = self._rewriter.rewritten(sql, {parts: int(oid) if oid else None for parts, oid in zip(names, row, strict=True)})
+        return Message(message.tag, head + new.encode() + b"\0" + rest)
 
     async def _query(self, message: Message) -> None:
         # It takes the place of the unnamed statement and portal.

@@ -1,0 +1,107 @@
+"""The gateway's own port and modak.query: whole queries at one seam, and everything else as Postgres does it."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import conninfo
+from tests.worlds import KEYS, QUERIES, World
+
+from modak.embedded.server_binaries import find_server_binaries
+
+pytestmark = pytest.mark.spark
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.mark.parametrize("key_type", KEYS)
+def test_every_query_gives_what_the_plain_twin_gives(people: Session, key_type: str) -> None:
+    for query in QUERIES:
+        found = people.execute(query.format(t=f"public.t_{key_type}")).fetchall()
+        expected = people.execute(query.format(t=f"public.p_{key_type}")).fetchall()
+        assert found == expected, query
+
+
+def test_the_lake_answers_what_it_can(world: World, people: Session) -> None:
+    """Otherwise the test above would pass with an engine that declines everything."""
+    routes = {}
+    for query in QUERIES:
+        lines = people.execute("select * from public.modak_explain(%s)", [query.format(t="public.t_bigint")]).fetchall()
+        routes[query] = next(line[0] for line in lines if line[0].startswith("gateway: engine"))
+    by_lake = [query for query, route in routes.items() if route == "gateway: engine: lake"]
+    assert len(by_lake) >= len(QUERIES) // 2, routes
+
+
+def test_modak_query_gives_the_same_inside_postgres(session: Session) -> None:
+    sql = "select n, count(*) as many, sum(num) as total, max(at) as last from public.{} where small <> 3 group by n order by n"
+    shape = "t(n int, many bigint, total numeric, last timestamptz)"
+    found = session.execute(f"select * from modak.query(%s) as {shape}", [sql.format("t_bigint")]).fetchall()
+    assert found == session.execute(sql.format("p_bigint")).fetchall()
+    declined = "select id, j->>'k', tags from public.{} where j @> '{{\"k\": 3}}' order by id"
+    found = session.execute("select * from modak.query(%s) as t(id bigint, k text, tags text[])", [declined.format("t_bigint")]).fetchall()
+    assert found == session.execute(declined.format("p_bigint")).fetchall()
+    with session.transaction(force_rollback=True):
+        session.execute("insert into public.t_bigint (id, key) values (777777, 4500)")
+        assert session.execute(
+            "select * from modak.query('select count(*) from public.t_bigint where id = 777777') as t(n bigint)"
+        ).fetchall() == [(1,)]
+
+
+def test_own_changes_are_seen_and_rolled_back(people: Session) -> None:
+    with people.transaction(force_rollback=True):
+        before = people.execute("select count(*) from public.t_bigint").fetchall()[0][0]
+        people.execute("insert into public.t_bigint (id, key) values (888888, 4500), (888889, 15)")
+        people.execute("delete from public.t_bigint where id = 40")
+        assert people.execute("select count(*) from public.t_bigint").fetchall()[0][0] == before + 1
+    assert people.execute("select count(*) from public.t_bigint").fetchall()[0][0] == before
+
+
+def test_what_a_view_cannot_do_goes_to_the_heap(people: Session) -> None:
+    with people.transaction(force_rollback=True):
+        change = "on conflict (id, key) do update set t = excluded.t || t_bigint.t"
+        upsert = f"insert into public.t_bigint (id, key, t) values (470, 4700, 'x') {change}"
+        assert people.execute(upsert).rowcount == 1
+        locked = people.execute("select id, t from public.t_bigint where id = %s for update", [470]).fetchall()
+        assert locked[0][1].startswith("x")
+        holders = people.execute("select count(*) from pg_locks where mode = 'RowShareLock' and relation = 'public.t_bigint_hot'::regclass")
+        assert holders.fetchall()[0][0] == 1
+
+
+def test_psql_describes_and_copies(world: World) -> None:
+    dsn = conninfo.make_conninfo(world.dsn, host="127.0.0.1", port=world.gateway.port)
+    psql = str(find_server_binaries().bin_dir / "psql")
+    copied = "\\copy (select id, key from public.t_bigint order by id limit 2) to stdout"
+    script = f"\\d public.t_bigint\n\\dt public.*\n{copied}\nselect count(*) from t_large;\n"
+    done = subprocess.run([psql, dsn, "-X", "-v", "ON_ERROR_STOP=1"], input=script, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 'View "public.t_bigint"' in done.stdout
+    assert "0\t0\n1\t10\n" in done.stdout
+    assert "80000" in done.stdout
+
+
+def test_sqlalchemy_reflects_and_reads(world: World) -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    parts = conninfo.conninfo_to_dict(world.dsn)
+    engine = sqlalchemy.create_engine(f"postgresql+psycopg://{parts['user']}@127.0.0.1:{world.gateway.port}/{parts['dbname']}")
+    table = sqlalchemy.Table("t_large", sqlalchemy.MetaData(), autoload_with=engine)
+    assert [column.name for column in table.columns] == ["id", "key", "t"]
+    with engine.connect() as connection:
+        rows = connection.execute(
+            sqlalchemy.select(sqlalchemy.func.count(), sqlalchemy.func.max(table.c.id)).where(table.c.key < 100)
+        ).all()
+    assert rows == [(100, 99)]
+    engine.dispose()
+
+
+def test_cancel_reaches_a_lake_query(people: Session) -> None:
+    # cancel() would hold the GIL that the gateway in this process needs.
+    timer = threading.Timer(1.0, people.cancel_safe)
+    timer.start()
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        people.execute("select count(*) from t_large a join t_large b on a.t <> b.t join t_large c on c.id <> b.id where a.key < 60000")
+    timer.join()
+    assert people.execute("select count(*) from t_large where key < 10").fetchall() == [(10,)]
