@@ -34,7 +34,8 @@ FILES = 50
 COLUMNS = """id bigint not null, shipped date not null, quantity integer, price numeric(12,2), discount numeric(4,2), tax numeric(4,2),
     flag text, status text, comment text"""
 FILL = """insert into public.{table} select n, date '2020-01-01' + (n * {days} / {rows})::int, (n * 7 % 50)::int,
-    (n * 104729 % 10000000)::numeric / 100, (n % 11)::numeric / 100, (n % 9)::numeric / 100, (array['A','N','R'])[1 + n % 3], (array['F','O'])[1 + n % 2], 'line ' || n
+    (n * 104729 % 10000000)::numeric / 100, (n % 11)::numeric / 100, (n % 9)::numeric / 100,
+    (array['A','N','R'])[1 + n % 3], (array['F','O'])[1 + n % 2], 'line ' || n
     from generate_series(0::bigint, {rows}) n"""
 AGGREGATES = {
     "pricing summary": """select flag, status, sum(quantity) as q, sum(price) as p, sum(price * (1 - discount)) as d, count(*) as n

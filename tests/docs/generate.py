@@ -179,7 +179,7 @@ _RELATIONS = """
 select n.nspname::text as schema, c.relname::text as name, c.relkind::text as kind, c.oid::bigint as oid,
        obj_description(c.oid, 'pg_class') as comment
   from pg_class c join pg_namespace n on n.oid = c.relnamespace
- where n.nspname = any(%s) and c.relkind in ('r', 'v', 'S')
+ where n.nspname = any(%s) and c.relkind in ('r', 'p', 'v', 'S', 'f')
    and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'i' and c.relkind = 'S')
  order by n.nspname, c.relkind, c.relname
 """
@@ -235,7 +235,7 @@ def catalog_page(connection: Connection) -> str:
         "The catalog",
         "a migrated database (`src/modak/catalog/sql`)",
         _CATALOG_INTRO,
-        *(_relation(connection, one) for one in relations if one["kind"] == "r" and one["schema"] == "modak"),
+        *(_relation(connection, one) for one in relations if one["kind"] in "rpf" and one["schema"] == "modak"),
         *(_relation(connection, one) for one in relations if one["kind"] == "v"),
         "## Sequences\n\n" + "\n".join(f"- `{one['schema']}.{one['name']}`" for one in relations if one["kind"] == "S"),
         "## Functions\n\n" + _table(["function", "returns"], callable_rows),

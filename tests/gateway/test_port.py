@@ -86,7 +86,10 @@ def test_psql_describes_and_copies(world: World) -> None:
 def test_sqlalchemy_reflects_and_reads(world: World) -> None:
     sqlalchemy = pytest.importorskip("sqlalchemy")
     parts = conninfo.conninfo_to_dict(world.dsn)
-    engine = sqlalchemy.create_engine(f"postgresql+psycopg://{parts['user']}@127.0.0.1:{world.gateway.port}/{parts['dbname']}")
+    where = sqlalchemy.URL.create(
+        "postgresql+psycopg", parts["user"], parts.get("password"), "127.0.0.1", world.gateway.port, str(parts["dbname"])
+    )
+    engine = sqlalchemy.create_engine(where)
     table = sqlalchemy.Table("t_large", sqlalchemy.MetaData(), autoload_with=engine)
     assert [column.name for column in table.columns] == ["id", "key", "t"]
     with engine.connect() as connection:

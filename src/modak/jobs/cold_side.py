@@ -48,7 +48,8 @@ def in_place(context: JobContext, change: Callable[[], None]) -> None:
 
     def step() -> None:
         with bounded(context.connection):
-            context.connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(view)))
+            # LOCK TABLE on a view locks everything it reads as well; an ALTER that changes nothing locks the view alone.
+            context.connection.execute(sql.SQL("alter view {} set schema {}").format(identifier(view), sql.Identifier(view.schema)))
             change()
 
     retried(

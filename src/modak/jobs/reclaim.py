@@ -77,15 +77,16 @@ def _candidates(context: JobContext) -> list[Partition]:
 
 
 def _wait_reason(context: JobContext, period: Period) -> str | None:
-    """Pins first, then the horizon: a reader that holds an older line still reads this partition."""
+    """The horizon first, then pins: a reader that is about to pin an older line is in a transaction, and once it is not, its pin is there
+    to be seen. The other way round one that commits in between would be missed by both."""
     keys = {"table_id": context.table_id, "tier_key_hi": period.upper}
-    pin = context.connection.execute(migrate.SQL.query("find_pin_below"), keys).fetchone()
-    if pin is not None:
-        return f"pinned by {pin['holder']} until {pin['expires_at']}"
     if not sees_other_sessions(context.connection):
         return "this role cannot see other sessions; grant it pg_read_all_stats"
     row = context.connection.execute(migrate.SQL.query("find_advance_xid"), keys).fetchone()
     holders = horizon_holders(context.connection, int(row["xid"])) if row and row["xid"] is not None else []
+    pin = context.connection.execute(migrate.SQL.query("find_pin_below"), keys).fetchone()
+    if pin is not None:
+        return f"pinned by {pin['holder']} until {pin['expires_at']}"
     return f"held by {'; '.join(holders[:3])}" if holders else None
 
 
