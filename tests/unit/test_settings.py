@@ -32,6 +32,7 @@ def test_each_setting_has_a_variable_and_a_meaning(setting: Setting) -> None:
     assert setting.variable == f"MODAK_{setting.name.upper()}"
     assert setting.meaning
     special = {"http": "h:1", "gateway": "h:1", "cycle_seconds": "1", "catalog": "http://c", "spark": "yarn"}
+    special |= {"gateway_memory": "3GB", "gateway_threads": "3", "gateway_connections": "7"}
     assert load({setting.variable: special.get(setting.name, "x")}) != load({})
 
 

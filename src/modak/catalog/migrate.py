@@ -80,7 +80,7 @@ def migrate(connection: Connection, *, upto: int | None = None) -> Outcome:
     except psycopg.errors.InsufficientPrivilege as cause:
         raise CatalogError(
             f"this role may not install the catalog: {cause.diag.message_primary}",
-            hint="run `modak migrate` as a role that may create schemas in this database and use postgres_fdw (docs/guides/managed-postgres.md "
+            hint="run `modak migrate` as a role that may create schemas and use postgres_fdw (docs/guides/managed-postgres.md "
             "has the grants), or pipe `modak migrate --print` to one",
         ) from cause
 

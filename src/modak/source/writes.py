@@ -78,12 +78,15 @@ def define(connection: Connection, relation: Relation, shape: Shape, heap: Name,
     values = raw(", ".join(_inserted(settable, always)))
     connection.execute(SQL.template("insert_rule", **shared, insert_columns=_references(settable), insert_values=values))
     _set_trigger(connection, view, write)
-    for function, arguments in ((write, ""), (unseat, identifier(heap).as_string())):
-        connection.execute(
-            sql.SQL("alter function modak.{}({}) owner to {}").format(
-                sql.Identifier(function), raw(arguments), sql.Identifier(relation.owner)
-            )
-        )
+    for function in (write, unseat):
+        _give(connection, function, relation.owner)
+
+
+def _give(connection: Connection, function: str, owner: str) -> None:
+    """To the table's owner. Only a superuser can; anybody else who registers has the owner's rights already."""
+    row = connection.execute("select rolsuper, rolname = %s as is_owner from pg_roles where rolname = current_user", [owner]).fetchone()
+    if row and row["rolsuper"] and not row["is_owner"]:
+        connection.execute(sql.SQL("alter function modak.{} owner to {}").format(sql.Identifier(function), sql.Identifier(owner)))
 
 
 def _set_trigger(connection: Connection, view: Name, function: str) -> None:
@@ -92,13 +95,6 @@ def _set_trigger(connection: Connection, view: Name, function: str) -> None:
             sql.Identifier(TRIGGER), identifier(view), sql.Identifier(function)
         )
     )
-
-
-def _give(connection: Connection, function: str, owner: str) -> None:
-    """To the table's owner. Only a superuser can; anybody else who registers has the owner's rights already."""
-    row = connection.execute("select rolsuper, rolname = %s as is_owner from pg_roles where rolname = current_user", [owner]).fetchone()
-    if row and row["rolsuper"] and not row["is_owner"]:
-        connection.execute(sql.SQL("alter function modak.{} owner to {}").format(sql.Identifier(function), sql.Identifier(owner)))
 
 
 def _references(columns: Iterable[Column], row: str | None = None) -> sql.SQL:
