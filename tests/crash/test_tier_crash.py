@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -21,7 +22,8 @@ from modak.app import App
 from modak.catalog.migrate import migrate
 from modak.connection import Connection, connect
 from modak.embedded.postgres import Cluster
-from modak.jobs import flush, publish, reclaim
+from modak.gateway.background import running
+from modak.jobs import cold_side, flush, publish, reclaim
 from modak.jobs import tier as tier_module
 from modak.settings import Settings, load
 
@@ -34,6 +36,7 @@ TIER_POINTS = [
     "tier.after_files",
     "tier.after_commit",
     "tier.before_advance",
+    "tier.after_attach",
     "tier.in_advance",
     "tier.after_advance",
 ]
@@ -42,9 +45,9 @@ EXPECTED = {str(row[0]): row for row in ROWS} | {"2": (2, 20, "while it was dead
 del EXPECTED["3"]
 
 
-def write_as_client(dsn: str) -> None:
+def write_as_client(app: App) -> None:
     """What clients do while no worker runs: change, delete and add rows of partitions that may be half tiered."""
-    with psycopg.connect(dsn, autocommit=True) as client:
+    with running(App(replace(app.settings, gateway=("127.0.0.1", 0))).gateway()), psycopg.connect(app.dsn, autocommit=True) as client:
         client.execute("update public.events set val = 'while it was dead' where id = 2")
         client.execute("delete from public.events where id = 3")
         client.execute("insert into public.events values (70, 80, 'new')")
@@ -92,7 +95,7 @@ def test_the_worker_is_killed(registered: App, settings: Settings, dsn: str, poi
         drop_tiered(registered)
         assert seam.read(registered, EVENTS) == {str(row[0]): row for row in ROWS}
         return
-    write_as_client(dsn)
+    write_as_client(registered)
     check_whole(registered)
 
 
@@ -106,7 +109,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Non
                 done.append(reached)
                 action()
 
-        for module in (tier_module, flush, publish, reclaim):
+        for module in (tier_module, flush, publish, cold_side, reclaim):
             monkeypatch.setattr(module, "failpoint", hit)
 
     return arm
@@ -124,7 +127,7 @@ def test_its_backend_is_killed(registered: App, dsn: str, point: str, at_point: 
     at_point(point, kill)
     with pytest.raises(psycopg.OperationalError):
         tier(registered)
-    write_as_client(dsn)
+    write_as_client(registered)
     check_whole(registered)
 
 
@@ -155,5 +158,5 @@ def test_the_server_stops_at_once(
     with pytest.raises(psycopg.OperationalError):
         tier(app)
     restarted = Cluster.start(tmp_path / "own")
-    write_as_client(restarted.dsn())
+    write_as_client(app_on(restarted))
     check_whole(app_on(restarted))

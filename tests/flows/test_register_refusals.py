@@ -90,7 +90,7 @@ SOURCES = {
     "persistence: events_0 is UNLOGGED": f"""create table public.events (id bigint, event_time bigint) {RANGE};
         create unlogged table public.events_0 partition of public.events for values from (0) to (9)""",
     "foreign_partition: events_0": f"""create table public.events (id bigint, event_time bigint) {RANGE};
-        create extension postgres_fdw; create server s foreign data wrapper postgres_fdw;
+        create extension if not exists postgres_fdw; create server s foreign data wrapper postgres_fdw;
         create foreign table public.events_0 partition of public.events for values from (0) to (9) server s""",
     "kind: is a view": "create view public.events as select 1::bigint as id, 2::bigint as event_time",
     "kind: is a materialized view": "create materialized view public.events as select 1::bigint as id, 2::bigint as event_time",

@@ -1,0 +1,60 @@
+"""Sessions that keep their snapshot see one unchanging world while rows move, are corrected and leave the heap."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from tests import events
+from tests.gateways import RunningGateway
+
+from modak.app import App
+from modak.connection import Connection
+
+pytestmark = pytest.mark.spark
+
+READ = "select id, event_time, val from public.events order by id"
+
+
+@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
+def test_an_old_snapshot_is_one_world(
+    app: App, connection: Connection, dsn: str, gateway: RunningGateway, level: psycopg.IsolationLevel
+) -> None:
+    events.create(connection)
+    events.put_under_modak(app, connection)
+    with psycopg.connect(dsn) as before, psycopg.connect(dsn) as between:
+        before.isolation_level = between.isolation_level = level
+        assert before.execute(READ).fetchall() == events.ROWS
+        events.tier(app, upto=100)
+        between_rows = between.execute(READ).fetchall()
+        assert between_rows == events.ROWS
+        connection.execute("update public.events set val = 'corrected' where id = 2")
+        connection.execute("delete from public.events where id = 1")
+        events.tier(app, upto=200)
+        connection.execute("insert into public.events values (9, 50, 'late'), (10, 250, 'new')")
+        events.drop_tiered(app)
+        assert before.execute(READ).fetchall() == events.ROWS
+        assert between.execute(READ).fetchall() == between_rows
+        plan = "\n".join(row[0] for row in between.execute(f"explain {READ}").fetchall())
+        assert "Foreign Scan" in plan
+        before.rollback()
+        between.rollback()
+        after = [(2, 20, "corrected"), (3, 110, "c"), (4, 210, "hot"), (5, 220, "hot"), (9, 50, "late"), (10, 250, "new")]
+        assert before.execute(READ).fetchall() == after
+    assert events.drop_tiered(app).waiting == ()
+    with psycopg.connect(dsn) as late:
+        assert late.execute(READ).fetchall() == after
+
+
+def test_a_plan_that_does_not_reach_the_line_fails_instead_of_missing_rows(
+    app: App, connection: Connection, dsn: str, gateway: RunningGateway
+) -> None:
+    """The bound that a plan carries is what it was when the plan was made; here it is put back behind the line by hand."""
+    events.create(connection)
+    events.put_under_modak(app, connection)
+    events.tier(app)
+    connection.execute("update modak.tables set cold_bound = 100")
+    with psycopg.connect(dsn) as reader, pytest.raises(psycopg.errors.SerializationFailure, match="cut-line moved"):
+        reader.execute(READ)
+    connection.execute("update modak.tables set cold_bound = 200")
+    with psycopg.connect(dsn) as reader:
+        assert reader.execute(READ).fetchall() == events.ROWS

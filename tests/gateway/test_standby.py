@@ -1,0 +1,94 @@
+"""A physical standby reads both tiers through its own Postgres, and writes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests import events
+from tests.gateways import RunningGateway
+
+from modak.app import App
+from modak.catalog.migrate import migrate
+from modak.connection import connect
+from modak.embedded.postgres import Cluster
+from modak.embedded.server_binaries import find_server_binaries
+from modak.settings import load
+
+pytestmark = pytest.mark.spark
+
+READ = "select id, event_time, val from public.events order by id"
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster.start(tmp_path / "primary", options={"fsync": "off", "wal_level": "replica", "hot_standby_feedback": "on"})
+    yield cluster
+    cluster.stop("immediate")
+
+
+@pytest.fixture
+def app(primary: Cluster, tmp_path: Path) -> App:
+    with connect(primary.dsn()) as connection:
+        migrate(connection)
+    cache = {key: os.environ[key] for key in ("MODAK_CACHE", "XDG_CACHE_HOME") if key in os.environ}
+    return App(load({"HOME": os.environ.get("HOME", "/"), **cache}, dsn=primary.dsn(), data=str(tmp_path / "data")))
+
+
+@pytest.fixture
+def standby(primary: Cluster, app: App, tmp_path: Path) -> Iterator[Cluster]:
+    folder = tmp_path / "standby"
+    folder.mkdir(mode=0o700)
+    backup = find_server_binaries().bin_dir / "pg_basebackup"
+    if not backup.exists():
+        pytest.fail("pg_basebackup is missing beside the server's programs")
+    command = [str(backup), "-d", primary.dsn(), "-D", str(folder / "data"), "-R", "-X", "stream", "-c", "fast"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    shutil.copy(primary.folder / "cluster.json", folder / "cluster.json")
+    cluster = Cluster.start(folder, options={"fsync": "off"})
+    yield cluster
+    cluster.stop("immediate")
+
+
+def caught_up(primary: Cluster, standby: psycopg.Connection[tuple[object, ...]]) -> None:
+    with psycopg.connect(primary.dsn(), autocommit=True) as connection:
+        position = connection.execute("select pg_current_wal_lsn()::text").fetchall()[0][0]
+    deadline = time.monotonic() + 30
+    while not standby.execute("select pg_last_wal_replay_lsn() >= %s::pg_lsn", [position]).fetchall()[0][0]:
+        assert time.monotonic() < deadline, "the standby does not follow"
+        time.sleep(0.1)
+
+
+def test_it_reads_both_tiers_and_refuses_writes(app: App, primary: Cluster, standby: Cluster) -> None:
+    with connect(primary.dsn(), autocommit=True) as connection:
+        events.create(connection)
+        events.put_under_modak(app, connection)
+        gateway = RunningGateway(app)
+        gateway.start()
+        try:
+            events.tier(app)
+            connection.execute("update public.events set val = 'corrected' where id = 2")
+            connection.execute("delete from public.events where id = 3")
+            expected = [tuple(row.values()) for row in connection.execute(READ).fetchall()]
+            assert len(expected) == 4
+            with psycopg.connect(standby.dsn(), autocommit=True) as reader:
+                caught_up(primary, reader)
+                assert reader.execute(READ).fetchall() == expected
+                assert reader.execute("select val from public.events where id = 2").fetchall() == [("corrected",)]
+                for statement in (
+                    "insert into public.events values (7, 50, 'x')",
+                    "insert into public.events values (7, 250, 'x')",
+                    "update public.events set val = 'x' where id = 1",
+                    "delete from public.events where id = 1",
+                ):
+                    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+                        reader.execute(statement)
+                assert reader.execute(READ).fetchall() == expected
+        finally:
+            gateway.stop()
