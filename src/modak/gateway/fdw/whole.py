@@ -26,7 +26,7 @@ _ROW_BYTES_MAX = (1 << 31) - 1
 
 
 def asked(sql: str, values: Sequence[str | None]) -> dict[str, str] | None:
-    """What a remote SELECT on modak.query asks for; None for any other table."""
+    """What a remote SELECT on modak.query asks for, which comes as hexadecimal digits; None for any other table."""
     if not _FROM.search(sql):
         return None
     found: dict[str, str] = {}
@@ -34,7 +34,7 @@ def asked(sql: str, values: Sequence[str | None]) -> dict[str, str] | None:
         if isinstance(node, exp.EQ) and isinstance(node.this, exp.Column):
             text = next(iter(node.expression.find_all(exp.Literal)), None)
             if text is not None:
-                found[node.this.name] = str(text.this)
+                found[node.this.name] = str(text.this) if node.this.name == "kind" else bytes.fromhex(str(text.this)).decode()
     return found
 
 

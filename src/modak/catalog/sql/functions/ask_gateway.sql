@@ -6,8 +6,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     asking text := case when current_setting('role') = 'none' then session_user else current_setting('role') end;
+    -- Hexadecimal digits: postgres_fdw writes strings with backslashes in a way of its own, and a query is full of quotes.
+    hex_sql text := encode(convert_to(p_sql, 'UTF8'), 'hex');
+    hex_caller text := encode(convert_to(asking, 'UTF8'), 'hex');
+    hex_path text := encode(convert_to(p_path, 'UTF8'), 'hex');
 begin
     return query select g.vals from modak.gateway_query g
-                  where g.kind = p_kind and g.sql = p_sql and g.caller = asking and g.path = p_path;
+                  where g.kind = p_kind and g.sql = hex_sql and g.caller = hex_caller and g.path = hex_path;
 end
 $$;
