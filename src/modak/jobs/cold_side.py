@@ -19,10 +19,12 @@ from modak.source.spill import identifier
 def reach(context: JobContext, upto: int) -> None:
     """Make the cold side cover every key below ``upto``. Two transactions: see ``modak.source.cold``."""
     table = tables.get(context.connection, context.table.name)
-    parts = cold.part_count(context.connection, table.table_id, table.cold_build)
-    if upto <= table.cold_bound and parts:
+    relation, reached = context.relation(), cold.reached(context.connection, table.table_id, table.cold_build)
+    lower = KEY_MIN if reached is None else reached
+    if reached is not None and upto <= reached:
+        if table.cold_bound < reached:
+            tables.save_cold_side(context.connection, table.table_id, build=table.cold_build, bound=reached)
         return
-    relation, lower = context.relation(), table.cold_bound if parts else KEY_MIN
 
     def step() -> None:
         with bounded(context.connection):

@@ -107,5 +107,12 @@ def part_count(connection: Connection, table_id: int, build: int) -> int:
     return _part_number(connection, parent_name(table_id, build)) - 1
 
 
+def reached(connection: Connection, table_id: int, build: int) -> int | None:
+    """The key up to which the attached foreign tables reach; None without any. A crash may have left the published bound behind it."""
+    parent = parent_name(table_id, build)
+    rows = connection.execute(SQL.query("list_cold_ranges"), {"schema": parent.schema, "name": parent.name}).fetchall()
+    return max((int(row["range"].rpartition(":")[2]) for row in rows), default=None)
+
+
 def drop(connection: Connection, table_id: int, build: int) -> None:
     connection.execute(sql.SQL("drop table if exists {}").format(identifier(parent_name(table_id, build))))

@@ -227,3 +227,12 @@ select 'rule', r.rulename::text from pg_rewrite r
 
 -- name: read_view_options
 select pg_get_userbyid(c.relowner)::text as owner, array_to_string(c.reloptions, ', ') as options from pg_class c where c.oid = %(oid)s::oid;
+
+-- name: list_cold_ranges
+select o.option_value as range
+  from pg_inherits i
+  join pg_class c on c.oid = i.inhparent
+  join pg_namespace n on n.oid = c.relnamespace
+  join pg_foreign_table f on f.ftrelid = i.inhrelid
+  cross join lateral pg_options_to_table(f.ftoptions) o
+ where n.nspname = %(schema)s and c.relname = %(name)s and o.option_name = 'table_name';
