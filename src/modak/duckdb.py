@@ -22,11 +22,12 @@ from modak.core.tier_key import TierKeyType
 from modak.errors import UsageError
 from modak.gateway.scan.deletes import Deletes
 from modak.gateway.scan.engine import Cursor, Engine, extension_path, is_remote, secret_sql
-from modak.gateway.scan.paths import identifier, readable, text_literal
+from modak.gateway.scan.paths import readable
 from modak.gateway.scan.prune import KeyRange, prune
 from modak.gateway.scan.relation import relation_sql
 from modak.gateway.scan.snapshot import DataFile, Snapshot
 from modak.gateway.scan.snapshots import Snapshots
+from modak.gateway.sqltext import quoted, string
 from modak.lake.storage import Storage, pyiceberg_properties
 from modak.pinned.arrow_rows import ArrowRows, readers_wanted
 from modak.pinned.pin import TTL
@@ -110,7 +111,7 @@ class _Read:
 
     def statement(self, dsn: str, reading: Connection, columns: Sequence[SeamColumn]) -> str:
         names = [column.name for column in columns]
-        shown = ", ".join(map(identifier, names))
+        shown = ", ".join(map(quoted, names))
         hot = self._stream("hot", dsn, self._hot_queries(reading, columns), columns)
         arms = [f"SELECT {shown} FROM {hot}"]  # noqa: S608
         keys = None
@@ -142,10 +143,10 @@ class _Read:
         needed = dict.fromkeys([*columns, self._seam.tier_key, *(self._seam.keys if keys else ())])
         there = [name for column in needed if (name := names[column.name]) is not None]
         source = f"{self._relation(snapshot, files, there)} AS cold"
-        shown = ", ".join(f"{_cold_value(column, names)} AS {identifier(column.name)}" for column in columns)
+        shown = ", ".join(f"{_cold_value(column, names)} AS {quoted(column.name)}" for column in columns)
         tier_key = _cold_value(self._seam.tier_key, names)
         if keys is not None:
-            matches = " AND ".join(f"{_cold_value(key, names)} = corrected.{identifier(key.name)}" for key in self._seam.keys)
+            matches = " AND ".join(f"{_cold_value(key, names)} = corrected.{quoted(key.name)}" for key in self._seam.keys)
             source += f" ANTI JOIN {keys} AS corrected ON {matches}"
         # A mirrored table's lake holds hot rows as well; of those the heap speaks.
         return f"SELECT {shown} FROM {source} WHERE {_below_line(self._seam, tier_key)}"  # noqa: S608
@@ -178,7 +179,7 @@ class _Read:
     def _reach_remote_files(self) -> None:
         with self._engine.cursor() as cursor:
             for extension in ("httpfs",) if "s3.access-key-id" in self._storage.config else ("httpfs", "aws"):
-                cursor.execute(f"LOAD {text_literal(str(extension_path(extension)))}")
+                cursor.execute(f"LOAD {string(str(extension_path(extension)))}")
             cursor.execute(secret_sql(self._storage.catalog_name, readable(self._storage.warehouse), self._storage.config))
 
 
@@ -205,7 +206,7 @@ def _cold_value(column: SeamColumn, names: dict[str, str | None]) -> str:
     """A column of the lake; rows from before it was added have none."""
     name = names[column.name]
     kind = column.lake.type.duckdb
-    return f"cold.{identifier(name)}::{kind}" if name is not None else f"NULL::{kind}"
+    return f"cold.{quoted(name)}::{kind}" if name is not None else f"NULL::{kind}"
 
 
 def _below_line(seam: Seam, tier_key: str) -> str:

@@ -17,7 +17,8 @@ from sqlglot.errors import SqlglotError
 
 from modak.core.table import Name
 from modak.gateway.analytics.relations import Relations
-from modak.gateway.dialect.parse import quoted
+from modak.gateway.dialect.parse import identifier
+from modak.gateway.sqltext import quoted
 
 Parts = tuple[str, ...]
 Meaning = Callable[[Parts], Name | None]
@@ -52,10 +53,10 @@ def _replacement(table: exp.Table, meaning: Meaning) -> Iterator[tuple[int, int,
     name, schema = table.this, table.args.get("db")
     if not isinstance(name, exp.Identifier) or table.args.get("catalog"):
         return
-    found = meaning(tuple(_folded(part) for part in (schema, name) if isinstance(part, exp.Identifier)))
+    found = meaning(tuple(identifier(part) for part in (schema, name) if isinstance(part, exp.Identifier)))
     start = (schema if isinstance(schema, exp.Identifier) else name).meta.get("start")
     if found is not None and start is not None:
-        alias = "" if table.alias else f" AS {quoted(_folded(name))}"
+        alias = "" if table.alias else f" AS {quoted(identifier(name))}"
         yield int(start), int(name.meta["end"]) + 1, f"{quoted(found.schema)}.{quoted(found.name)}{alias}"
 
 
@@ -77,15 +78,10 @@ def _need_a_table(tree: exp.Expr) -> Iterator[exp.Table]:
 def _are_read(tree: exp.Expr) -> Iterator[exp.Table]:
     if not isinstance(tree, exp.Query) or tree.find(exp.Insert, exp.Update, exp.Delete, exp.Merge):
         return
-    shadowed = {_folded(cte.args["alias"].this) for cte in tree.find_all(exp.CTE) if isinstance(cte.args["alias"].this, exp.Identifier)}
+    shadowed = {identifier(cte.args["alias"].this) for cte in tree.find_all(exp.CTE) if isinstance(cte.args["alias"].this, exp.Identifier)}
     for table in tree.find_all(exp.Table):
-        if isinstance(table.this, exp.Identifier) and (table.args.get("db") or _folded(table.this) not in shadowed):
+        if isinstance(table.this, exp.Identifier) and (table.args.get("db") or identifier(table.this) not in shadowed):
             yield table
-
-
-def _folded(name: exp.Identifier) -> str:
-    text = str(name.this)
-    return text if name.args.get("quoted") else text.lower()
 
 
 class Rewriter:

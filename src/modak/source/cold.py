@@ -74,7 +74,7 @@ def attach(
 ) -> None:
     """One more foreign table, for [lower, upper). Attaching locks out neither readers nor writers."""
     parent = parent_name(relation.oid, build)
-    part = Name("modak", f"{parent.name}_{_part_number(connection, parent)}")
+    part = Name("modak", f"{parent.name}_{len(_ranges(connection, parent)) + 1}")
     columns: list[sql.Composable] = [sql.SQL("{} bigint options (column_name 'pin')").format(sql.Identifier(PIN))]
     columns += [_definition(column, text_columns, options=True) for column in relation.columns]
     connection.execute(
@@ -98,20 +98,20 @@ def _bound(key_type: TierKeyType, key: int) -> sql.Composable:
     return sql.SQL(text) if text in ("MINVALUE", "MAXVALUE") else sql.Literal(text)
 
 
-def _part_number(connection: Connection, parent: Name) -> int:
-    row = connection.execute(SQL.query("count_cold_parts"), {"schema": parent.schema, "name": parent.name}).fetchone()
-    return int(row["n"]) + 1 if row else 1
+def _ranges(connection: Connection, parent: Name) -> list[str]:
+    """What each foreign table of a build stands for, as its remote name says it."""
+    rows = connection.execute(SQL.query("list_cold_ranges"), {"schema": parent.schema, "name": parent.name}).fetchall()
+    return [row["range"] for row in rows]
 
 
 def part_count(connection: Connection, table_id: int, build: int) -> int:
-    return _part_number(connection, parent_name(table_id, build)) - 1
+    return len(_ranges(connection, parent_name(table_id, build)))
 
 
 def reached(connection: Connection, table_id: int, build: int) -> int | None:
     """The key up to which the attached foreign tables reach; None without any. A crash may have left the published bound behind it."""
-    parent = parent_name(table_id, build)
-    rows = connection.execute(SQL.query("list_cold_ranges"), {"schema": parent.schema, "name": parent.name}).fetchall()
-    return max((int(row["range"].rpartition(":")[2]) for row in rows), default=None)
+    ranges = _ranges(connection, parent_name(table_id, build))
+    return max((int(one.rpartition(":")[2]) for one in ranges), default=None)
 
 
 def drop(connection: Connection, table_id: int, build: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from modak.errors import LakeError, ModakError
+from modak.errors import ModakError
 from modak.gateway.analytics.plan import Plan
-from modak.gateway.analytics.reader import Cancelled, insist
-from modak.gateway.dialect.errors import runtime_problem
+from modak.gateway.analytics.reader import insist
+from modak.gateway.failures import Cancelled, EngineFailed, first_line, known_failure
 from modak.gateway.scan.engine import Cursor
-from modak.gateway.scan.paths import identifier
+from modak.gateway.sqltext import quoted
 from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.frontend import format_at
 from modak.gateway.wire.messages import FieldDescription
@@ -24,31 +23,6 @@ from modak.gateway.wire.rows import ColumnFormat, blocks
 
 BATCH_ROWS = 32_768
 _RESULT = "modak:result"
-_KIND = re.compile(r"(?:^|: )(INTERRUPT|Out of Memory|IO|HTTP|FATAL|INTERNAL|Could not set lock on file) Error: ")
-
-
-class EngineFailed(ModakError):
-    """The engine gave up on a statement for reasons of its own."""
-
-    code = "engine"
-    sqlstate = "XX000"
-
-
-class EngineOutOfMemory(ModakError):
-    """The engine's memory limit was reached, and what may go to disk was there already."""
-
-    code = "engine_memory"
-    sqlstate = "53200"
-
-
-class StatementFailed(ModakError):
-    """An error that Postgres would have raised too, with its SQLSTATE."""
-
-    code = "statement"
-
-    def __init__(self, sqlstate: str, message: str) -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
 
 
 class LakeAnswer:
@@ -98,7 +72,7 @@ class LakeAnswer:
 
     def sql(self, outputs: str) -> str:
         """The engine's whole statement, with the relations it reads in front."""
-        parts = ", ".join(f"{identifier(name)} AS NOT MATERIALIZED ({sql})" for name, sql in self.relations.items())
+        parts = ", ".join(f"{quoted(name)} AS NOT MATERIALIZED ({sql})" for name, sql in self.relations.items())
         return f"WITH {parts} SELECT {outputs} FROM ({self._plan.sql}) AS q"  # noqa: S608
 
     def cancel(self) -> None:
@@ -117,8 +91,8 @@ class LakeAnswer:
             self._execute(self.sql(outputs))
         else:
             names = ", ".join(f'"c{number}"' for number in range(1, len(self._plan.types) + 1))
-            self._execute(f"CREATE TEMP TABLE {identifier(_RESULT)} AS {self.sql(names)}")
-            self._execute(f"SELECT {outputs} FROM {identifier(_RESULT)}")  # noqa: S608
+            self._execute(f"CREATE TEMP TABLE {quoted(_RESULT)} AS {self.sql(names)}")
+            self._execute(f"SELECT {outputs} FROM {quoted(_RESULT)}")  # noqa: S608
         with self._running():
             self._source = self._cursor.to_arrow_reader(BATCH_ROWS)
 
@@ -150,27 +124,13 @@ class LakeAnswer:
 
 
 def engine_failure(message: str, *, cancelled: bool, rows: int = 0, sent: bool = False) -> ModakError:
-    """The engine's errors come as its own exceptions, or as Arrow's while rows are streamed; the text is the same.
-
-    Unsupported: nothing was ``sent`` yet, and Postgres can do it.
-    """
-    found = _KIND.search(message)
-    kind = found[1] if found else ""
-    if cancelled or kind == "INTERRUPT":
-        return Cancelled("canceling statement due to user request")
-    first = message.split("\n", 1)[0]
-    if kind == "Out of Memory":
-        return EngineOutOfMemory(
-            "the statement needs more memory than the gateway has", hint="ask for less at once, or give it more", engine=first
-        )
-    if kind in ("IO", "HTTP"):
-        return LakeError("the lake's files cannot be read", hint="check the storage; `modak verify` shows what is there", engine=first)
-    problem = runtime_problem(message)
-    if problem.sqlstate is not None:
-        return StatementFailed(problem.sqlstate, problem.message)
+    """What became of an answer. Unsupported: nothing was ``sent`` yet, and Postgres can do it."""
+    known = known_failure(message, cancelled=cancelled)
+    if known is not None:
+        return known
     if not sent:
-        return Unsupported("the engine cannot give this answer; Postgres can", engine=first)
+        return Unsupported("the engine cannot give this answer; Postgres can", engine=first_line(message))
     return EngineFailed(
-        f"the engine gave up after {rows} rows: {first}",
+        f"the engine gave up after {rows} rows: {first_line(message)}",
         hint="run it in a transaction that has written something, or on Postgres's own port: there Postgres answers it",
     )

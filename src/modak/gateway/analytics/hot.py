@@ -13,7 +13,7 @@ from modak.gateway.analytics.seam import Declined, Seam
 from modak.gateway.dialect.types import column_type
 from modak.gateway.predicate import ColumnType, Predicate
 from modak.gateway.scan.engine import Cursor
-from modak.gateway.scan.paths import identifier
+from modak.gateway.sqltext import quoted, string
 from modak.source.expressions import reference
 
 # Types whose literal means the same to Postgres as to the predicate's maker; labels of an enum may not exist.
@@ -29,7 +29,7 @@ def hot_sql(seam: Seam, columns: Sequence[RelationColumn], predicates: Sequence[
         return None
     conditions = [condition for predicate in predicates if (condition := _condition(relation, predicate)) is not None]
     if line >= relation.key_type.minimum:
-        conditions.insert(0, f"{reference(relation.tier_key)} >= {_literal(relation.key_type.encode(line))}")
+        conditions.insert(0, f"{reference(relation.tier_key)} >= {string(relation.key_type.encode(line))}")
     where = f" where {' and '.join(conditions)}" if conditions else ""
     items = [(column.lake, reference(column.name)) for column in columns]
     return f"select {_items(items)} from {reference(relation.heap.name, reference(relation.heap.schema))}{where}"  # noqa: S608
@@ -51,7 +51,7 @@ def _key(column: RelationColumn, place: int, count: int) -> str:
 
 def _image(column: RelationColumn) -> str:
     """As the view reads it. A tombstone's image has the key only."""
-    return f"(case when d.op = 0 then (d.payload ->> {_literal(column.name)})::{column.pg.display} end)"
+    return f"(case when d.op = 0 then (d.payload ->> {string(column.name)})::{column.pg.display} end)"
 
 
 def _items(items: Iterable[tuple[LakeType, str]]) -> str:
@@ -76,7 +76,7 @@ def _condition(relation: RegisteredRelation, predicate: Predicate) -> str | None
         return f"{name} {predicate.operator}"
     if kind not in _NARROWED:
         return None
-    values = [f"{_literal(value)}::pg_catalog.{reference(kind)}" for value in predicate.values]
+    values = [f"{string(value)}::pg_catalog.{reference(kind)}" for value in predicate.values]
     return f"{name} in ({', '.join(values)})" if predicate.operator == "in" else f"{name} {predicate.operator} {values[0]}"
 
 
@@ -110,17 +110,12 @@ def load(reader: Reader, cursor: Cursor, table: str, query: str, kinds: Sequence
     with reader.batches(query) as batches:
         cursor.register(_INPUT, batches)
         try:
-            cursor.execute(f"CREATE TEMP TABLE {identifier(table)} AS SELECT {columns} FROM {_INPUT}")  # noqa: S608
+            cursor.execute(f"CREATE TEMP TABLE {quoted(table)} AS SELECT {columns} FROM {_INPUT}")  # noqa: S608
         finally:
             cursor.unregister(_INPUT)
-    if may_be_bad and cursor.execute(f"SELECT 1 FROM {identifier(table)} WHERE bad LIMIT 1").fetchone():  # noqa: S608
+    if may_be_bad and cursor.execute(f"SELECT 1 FROM {quoted(table)} WHERE bad LIMIT 1").fetchone():  # noqa: S608
         raise Declined("hot rows hold values that the lake's types do not: infinite times, or NaN as numeric")
 
 
 def _cast(name: str, kind: str) -> str:
     return f"CAST(hex({name}) AS UUID)" if kind == "UUID" else f"CAST({name} AS {kind})"
-
-
-def _literal(text: str) -> str:
-    """The reader's sessions have standard_conforming_strings on."""
-    return "'" + text.replace("'", "''") + "'"

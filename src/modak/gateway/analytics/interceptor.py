@@ -33,6 +33,7 @@ from modak.gateway.dialect.literals import timestamp_text
 from modak.gateway.interception import ClientSession, Parameter
 from modak.gateway.pins import PinKeeper
 from modak.gateway.scan.table import ColdTables
+from modak.gateway.sqltext import regclass
 from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.messages import FieldDescription
 
@@ -105,7 +106,7 @@ class LakeInterceptor:
         """The statement as Postgres must run it to read both tiers: a heap's plain name becomes its view's."""
         if not any(relation.surface == "heap" for relation in self._relations.all()):
             return candidate.sql
-        names = ", ".join(f"pg_catalog.to_regclass({_literal(name)})::pg_catalog.oid" for name in candidate.names)
+        names = ", ".join(f"pg_catalog.to_regclass({regclass(name)})::pg_catalog.oid" for name in candidate.names)
         row = (await session.query(f"select {names}"))[0]
         heaps = {place: self._relations.by_oid(int(oid)) for place, oid in enumerate(row) if oid is not None}
         replaced = {place: found for place, found in heaps.items() if found is not None and int(row[place] or 0) == found.table_id}
@@ -222,8 +223,3 @@ def _heaps(candidate: Candidate, relations: Sequence[RegisteredRelation], client
     """Relations that the statement calls by their heap's name, by their place among its names."""
     by_place = dict(zip(candidate.uses, relations, strict=True))
     return {place: relation for place, relation in by_place.items() if client.oids[place] == relation.table_id}
-
-
-def _literal(name: Sequence[str]) -> str:
-    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in name)
-    return "'" + quoted.replace("'", "''") + "'"

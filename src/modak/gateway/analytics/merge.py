@@ -11,10 +11,10 @@ from modak.gateway.analytics.seam import Seam
 from modak.gateway.dialect.literals import literal
 from modak.gateway.dialect.types import column_type
 from modak.gateway.predicate import ColumnType, Predicate
-from modak.gateway.scan.paths import identifier
 from modak.gateway.scan.prune import KeyRange, prune
 from modak.gateway.scan.snapshot import DataFile, Snapshot
 from modak.gateway.scan.table import ColdTables
+from modak.gateway.sqltext import quoted
 
 _INTEGERS = (TierKeyType.SMALLINT, TierKeyType.INTEGER, TierKeyType.BIGINT)
 
@@ -44,7 +44,7 @@ def cold_rows(
     below = "" if _all_below(snapshot, tier_key, files, seam.tier_key_hi) else _below(relation, tier_key, seam.tier_key_hi)
     wanted = dict.fromkeys(names[column.name] for column in columns if column.name in names)
     rows, files = tables.relation(snapshot, [*wanted, *([tier_key] if below and tier_key not in wanted else [])], narrowed, keys)
-    items = ", ".join(f"{_value(column, names)} AS {identifier(column.name)}" for column in columns)
+    items = ", ".join(f"{_value(column, names)} AS {quoted(column.name)}" for column in columns)
     return Cold(f"SELECT {items} FROM {rows} AS files{below}", files)  # noqa: S608
 
 
@@ -66,7 +66,7 @@ def lake_names(relation: RegisteredRelation, snapshot: Snapshot) -> dict[str, st
 
 def _value(column: RelationColumn, names: dict[str, str]) -> str:
     """Cast to the type the column has now: older metadata may have a narrower one, or none."""
-    return f"CAST({identifier(names[column.name]) if column.name in names else 'NULL'} AS {column.lake.duckdb})"
+    return f"CAST({quoted(names[column.name]) if column.name in names else 'NULL'} AS {column.lake.duckdb})"
 
 
 def _below(relation: RegisteredRelation, name: str, line: int) -> str:
@@ -77,7 +77,7 @@ def _below(relation: RegisteredRelation, name: str, line: int) -> str:
     kind = column_type(ColumnType(column.pg, column.lake))
     # An integer stays a bare number, so that DuckDB compares it with row groups' statistics in the column's own type.
     value = str(line) if relation.key_type in _INTEGERS else literal(relation.key_type.encode(line), kind).sql
-    return f" WHERE {identifier(name)} < {value}"
+    return f" WHERE {quoted(name)} < {value}"
 
 
 def shown(relation: RegisteredRelation, names: Sequence[str]) -> tuple[RelationColumn, ...]:
@@ -94,16 +94,16 @@ def with_key(relation: RegisteredRelation, columns: Sequence[RelationColumn]) ->
 
 def merged_sql(relation: RegisteredRelation, columns: Sequence[RelationColumn], hot: str | None, cold: Cold, delta: str | None) -> str:
     """One SELECT for a use. ``hot`` and ``delta`` are temporary tables as ``hot.load`` fills them, with these columns."""
-    names = [identifier(column.name) for column in columns]
+    names = [quoted(column.name) for column in columns]
     arms = []
     if hot is not None:
-        arms.append(f"SELECT {_renamed(names, 0)} FROM {identifier(hot)}")  # noqa: S608
+        arms.append(f"SELECT {_renamed(names, 0)} FROM {quoted(hot)}")  # noqa: S608
     if cold.sql is not None:
         arms.append(f"SELECT {', '.join(f'c.{name}' for name in names)} FROM ({cold.sql}) AS c{_not_corrected(relation, delta)}")  # noqa: S608
     if delta is not None:
-        arms.append(f"SELECT {_renamed(names, len(relation.primary_key))} FROM {identifier(delta)} WHERE op = 0")  # noqa: S608
+        arms.append(f"SELECT {_renamed(names, len(relation.primary_key))} FROM {quoted(delta)} WHERE op = 0")  # noqa: S608
     if not arms:
-        nothing = ", ".join(f"CAST(NULL AS {column.lake.duckdb}) AS {identifier(column.name)}" for column in columns)
+        nothing = ", ".join(f"CAST(NULL AS {column.lake.duckdb}) AS {quoted(column.name)}" for column in columns)
         return f"SELECT {nothing} WHERE false"
     return " UNION ALL ".join(arms)
 
@@ -116,5 +116,5 @@ def _not_corrected(relation: RegisteredRelation, delta: str | None) -> str:
     """Said as a join: DuckDB would plan NOT EXISTS by keeping all cold rows in memory first."""
     if delta is None:
         return ""
-    same = " AND ".join(f"d.c{place} = c.{identifier(name)}" for place, name in enumerate(relation.primary_key))
-    return f" ANTI JOIN {identifier(delta)} AS d ON {same}"
+    same = " AND ".join(f"d.c{place} = c.{quoted(name)}" for place, name in enumerate(relation.primary_key))
+    return f" ANTI JOIN {quoted(delta)} AS d ON {same}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from modak.connection import PINNED_SETTINGS
 from modak.errors import ConnectionFailed, ModakError
+from modak.gateway.failures import Cancelled
 
 # Small batches stay in the processor's caches, and a cancel is seen between two of them.
 BATCH_BYTES = 4 * 1024 * 1024
@@ -27,13 +28,6 @@ def insist(stop: Callable[[], object], over: threading.Event) -> None:
 def _insist(stop: Callable[[], object], over: threading.Event) -> None:
     while not over.wait(_INSIST_SECONDS):
         stop()
-
-
-class Cancelled(ModakError):
-    """The client asked for it, or time ran out."""
-
-    code = "query_canceled"
-    sqlstate = "57014"
 
 
 class ReadFailed(ModakError):

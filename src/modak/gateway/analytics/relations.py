@@ -6,13 +6,12 @@ Whoever depends on a relation being exactly this one reads the fingerprint again
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from modak.lake.storage import Storage
 
 log = logging.getLogger("modak.gateway")
+
+T = TypeVar("T")
 
 REFRESH_SECONDS = 1.0
 _LOCATIONS_MAX = 1_000
@@ -150,8 +151,7 @@ class Relations:
         with self._lock:
             if not force and self.is_fresh:
                 return
-            with self._connected() as connection:
-                self._reload(connection)
+            self._ask(self._reload)
             self._checked = time.monotonic()
 
     @property
@@ -204,8 +204,8 @@ class Relations:
         return self._cutline(table_id)[0]
 
     def _cutline(self, table_id: int) -> tuple[int | None, str | None]:
-        with self._lock, self._connected() as connection:
-            row = connection.execute(CATALOG.query("read_cutline"), {"table_id": table_id}).fetchone()
+        with self._lock:
+            row = self._ask(lambda connection: connection.execute(CATALOG.query("read_cutline"), {"table_id": table_id}).fetchone())
         if row is None:
             raise NotRegistered("the table is not registered any more", hint="`modak status` lists the registered ones", table_id=table_id)
         location = row["lake_props"].get("metadata_location")
@@ -224,21 +224,21 @@ class Relations:
         with self._lock:
             self._disconnect()
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[Connection]:
-        """The connection kept for this. One that broke since its last use is opened anew, once."""
+    def _ask(self, work: Callable[[Connection], T]) -> T:
+        """Run it on the connection kept for this. One that broke since its last use is opened anew, once."""
+        kept = self._connection is not None
         try:
-            if self._connection is not None:
-                self._connection.execute("select 1")
+            return work(self._opened())
         except psycopg.OperationalError:
             self._disconnect()
+            if not kept:
+                raise
+            return work(self._opened())
+
+    def _opened(self) -> Connection:
         if self._connection is None:
             self._connection = open_connection(self._dsn, application="modak-gateway", autocommit=True)
-        try:
-            yield self._connection
-        except psycopg.OperationalError:
-            self._disconnect()
-            raise
+        return self._connection
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

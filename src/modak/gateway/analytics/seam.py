@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from modak.gateway.analytics.reader import Reader
 from modak.gateway.analytics.relations import RegisteredRelation, fingerprints_sql
 from modak.gateway.interception import ClientSession
+from modak.gateway.sqltext import quoted, string
 
 # Texts go out as these settings say; the lake's engine knows one way of each.
 _SETTINGS = (
@@ -76,7 +77,7 @@ _EXPORT = (
 
 def client_sql(names: Sequence[Sequence[str]], functions: Sequence[str], *, may_export: bool) -> str:
     """The one statement asked of a client's session. ``may_export``: it is in a transaction block, and surely in no savepoint."""
-    relations = [f"pg_catalog.to_regclass({_literal('.'.join(map(_quoted, name)))})" for name in names]
+    relations = [f"pg_catalog.to_regclass({_literal('.'.join(map(quoted, name)))})" for name in names]
     items = [
         _SERVER,
         _WRITTEN,
@@ -182,11 +183,6 @@ def read_seams(reader: Reader, relations: Sequence[RegisteredRelation], client: 
     return seams
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _literal(text: str) -> str:
     """A string constant that reads the same whatever standard_conforming_strings says."""
-    quoted = "'" + text.replace("'", "''") + "'"
-    return "E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
+    return "E" + string(text).replace("\\", "\\\\") if "\\" in text else string(text)

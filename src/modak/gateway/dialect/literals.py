@@ -6,8 +6,6 @@ Postgres, so that its own answer or its own error comes back.
 
 from __future__ import annotations
 
-import calendar
-import datetime
 import math
 import re
 import struct
@@ -15,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from modak.core.tier_key import civil_to_days, days_in_month, days_to_civil
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.parse import string
 from modak.gateway.dialect.types import INTEGER_RANGE, MAX_DIGITS, SqlType, duckdb_name, numeric, numeric_digits
@@ -25,7 +24,6 @@ UTC_NAMES = frozenset(
 # The years that Postgres and DuckDB both know, with room for a time zone's offset.
 _YEAR_MIN, _YEAR_MAX = -4712, 294246
 _DATE_YEAR_MAX = 5874896
-_MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 @dataclass(frozen=True)
@@ -169,23 +167,14 @@ def _day_number(match: re.Match[str], text: str, year_max: int) -> int:
         year = 1 - year
     if not _YEAR_MIN <= year <= year_max or match["year"] == "0000" or not 1 <= month <= 12:
         raise Untranslatable(f"date {text[:40]!r}")
-    cycles, base = divmod(year - 1, 400)
-    if not 1 <= day <= (29 if month == 2 and calendar.isleap(year) else _MONTH_DAYS[month - 1]):
+    if not 1 <= day <= days_in_month(year, month):
         raise Untranslatable(f"date {text[:40]!r}")
-    if month == 2 and day == 29:
-        return datetime.date(base + 1, 2, 28).toordinal() + 1 - 719163 + cycles * 146097
-    return datetime.date(base + 1, month, day).toordinal() - 719163 + cycles * 146097
-
-
-def _civil(days: int) -> tuple[int, int, int]:
-    cycles, rest = divmod(days + 719162, 146097)
-    date = datetime.date.fromordinal(rest + 1)
-    return date.year + 400 * cycles, date.month, date.day
+    return civil_to_days(year, month, day)
 
 
 def date_text(days: int) -> tuple[str, bool]:
     """A date's ISO text without era, and whether it lies before Christ."""
-    year, month, day = _civil(days)
+    year, month, day = days_to_civil(days)
     return f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day:02d}", year <= 0
 
 

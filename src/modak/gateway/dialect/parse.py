@@ -15,6 +15,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from modak.gateway import sqltext
 from modak.gateway.dialect.errors import Untranslatable
 
 _OWN_SYNTAX = ("CAST", "EXTRACT", "POSITION", "SUBSTRING", "TRIM")
@@ -141,16 +142,11 @@ def identifier(node: object) -> str:
     return name if node.args.get("quoted") else re.sub("[A-Z]+", lambda match: match[0].lower(), name)
 
 
-def quoted(name: str) -> str:
-    """An identifier for DuckDB."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def string(text: str) -> str:
     """A string literal for DuckDB."""
     if "\0" in text:
         raise Untranslatable("a NUL character")
-    return "'" + text.replace("'", "''") + "'"
+    return sqltext.string(text)
 
 
 def unwrapped(node: exp.Expr) -> exp.Expr:

@@ -11,10 +11,11 @@ from modak.gateway.dialect.coerce import unified
 from modak.gateway.dialect.comparison import compared
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.expression import condition, translate
-from modak.gateway.dialect.parse import identifier, only, quoted
+from modak.gateway.dialect.parse import identifier, only
 from modak.gateway.dialect.scope import Relation, Scope, Typed
 from modak.gateway.dialect.types import SqlType, column_type
 from modak.gateway.predicate import Columns
+from modak.gateway.sqltext import quoted
 
 
 @dataclass(frozen=True)

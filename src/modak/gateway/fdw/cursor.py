@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import duckdb
+import pyarrow as pa
 
-from modak.errors import ModakError
-from modak.gateway.dialect.errors import runtime_problem
+from modak.gateway.failures import EngineFailed, first_line, known_failure
 from modak.gateway.fdw.request import Request
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import Scan
@@ -19,18 +18,6 @@ from modak.gateway.scan.engine import Engine
 from modak.gateway.wire.rows import encode_text
 
 _BATCH_ROWS = 20_000
-
-
-class EngineFailed(ModakError):
-    """DuckDB could not finish."""
-
-    code = "engine_failed"
-    sqlstate = "XX000"
-
-
-class Cancelled(ModakError):
-    code = "cancelled"
-    sqlstate = "57014"
 
 
 class Rows(Protocol):
@@ -47,19 +34,10 @@ class Rows(Protocol):
 def engine_errors() -> Iterator[None]:
     try:
         yield
-    except duckdb.InterruptException as cause:
-        raise Cancelled("canceling statement due to user request") from cause
-    except duckdb.OutOfMemoryException as cause:
-        raise EngineFailed(
-            f"the gateway's memory limit was reached: {cause}", hint="raise MODAK_GATEWAY_MEMORY, or ask for less"
-        ) from cause
-    except duckdb.Error as cause:
-        problem = runtime_problem(str(cause))
-        failed = EngineFailed(
-            problem.message, hint=None if problem.sqlstate else "the lake's files or the gateway may be at fault: see its log"
-        )
-        failed.sqlstate = problem.sqlstate or "XX000"
-        raise failed from cause
+    except (duckdb.Error, pa.ArrowException, OSError) as cause:
+        message = str(cause)
+        hint = "the lake's files or the gateway may be at fault: see its log"
+        raise known_failure(message) or EngineFailed(first_line(message), hint=hint) from cause
 
 
 class LakeRows:
@@ -91,8 +69,6 @@ class ColdCursor:
     """One DECLAREd cursor. Used from one thread at a time; ``cancel`` from any."""
 
     def __init__(self, engine: Engine, scan: Scan, request: Request, pins: PinKeeper, residue: Residue) -> None:
-        self._lock = threading.Lock()
-        self._cancelled = False
         self._pin = pins.hold(scan.table_id, scan.snapshot.sequence_number)
         self._pin.__enter__()
         self._rows: Rows = LakeRows(engine, scan)

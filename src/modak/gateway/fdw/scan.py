@@ -13,7 +13,6 @@ from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.expression import Scope, translate
 from modak.gateway.dialect.literals import literal
 from modak.gateway.dialect.output import text_sql
-from modak.gateway.dialect.parse import quoted
 from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.types import column_type
 from modak.gateway.fdw.request import PIN, Request, Unpinned
@@ -22,6 +21,7 @@ from modak.gateway.scan.estimate import Estimate, estimate
 from modak.gateway.scan.prune import KeyRange
 from modak.gateway.scan.snapshot import Snapshot
 from modak.gateway.scan.table import ColdTables
+from modak.gateway.sqltext import quoted
 
 UTC = "UTC"
 # What ANALYZE gets to see: a good deal more than it keeps.

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from modak.errors import ModakError
 from modak.gateway.channel import Channel
+from modak.gateway.failures import EngineFailed
 from modak.gateway.fdw import statements
-from modak.gateway.fdw.cursor import ColdCursor, EngineFailed
+from modak.gateway.fdw.cursor import ColdCursor
 from modak.gateway.fdw.request import Request, understand
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import ColdScans

@@ -16,6 +16,7 @@ from modak.gateway.interception import Answer, Interceptor, Parameter
 from modak.gateway.relay.backend import Backend, BackendError
 from modak.gateway.relay.peer import BackendGone, ClientGone, Peer
 from modak.gateway.relay.pump import AHEAD_BYTES
+from modak.gateway.sqltext import string
 from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.messages import ErrorFields
 
@@ -201,7 +202,7 @@ def raising(fields: ErrorFields) -> str:
 def _literal(text: str) -> str:
     """Standard strings: with others nothing is the lake's."""
     printable = text.replace("\0", "").encode(errors="replace").decode()
-    return "'" + printable.replace("'", "''") + "'"
+    return string(printable)
 
 
 def _seconds(setting: str | None) -> float:

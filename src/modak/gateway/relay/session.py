@@ -19,6 +19,7 @@ from modak.gateway.relay.ledger import Kind, Request
 from modak.gateway.relay.peer import BackendGone, ClientGone, Peer
 from modak.gateway.relay.pump import Pump
 from modak.gateway.relay.statements import Book
+from modak.gateway.sqltext import regclass
 from modak.gateway.wire.messages import (
     TEXT,
     ErrorFields,
@@ -48,12 +49,6 @@ def _parsed(body: bytes) -> tuple[bytes, bytes, bytes]:
     name, _, rest = body.partition(b"\0")
     text, _, types = rest.partition(b"\0")
     return name + b"\0", text, types
-
-
-def _literal(parts: Sequence[str]) -> str:
-    """A relation's name as to_regclass reads it, as an SQL literal."""
-    name = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
-    return "'" + name.replace("'", "''") + "'"
 
 
 class RelaySession:
@@ -182,7 +177,7 @@ class RelaySession:
         if self._pump.ledger.skipping or not self._pump.ledger.interruptible or self._backend.transaction_status == b"E":
             return message
         await self._pump.resync()
-        asked = ", ".join(f"pg_catalog.to_regclass({_literal(parts)})::pg_catalog.oid" for parts in names)
+        asked = ", ".join(f"pg_catalog.to_regclass({regclass(parts)})::pg_catalog.oid" for parts in names)
         row = (await self._backend.query(f"select {asked}"))[0]
         new = self._rewriter.rewritten(sql, {parts: int(oid) if oid else None for parts, oid in zip(names, row, strict=True)})
         return Message(message.tag, head + new.encode() + b"\0" + rest)

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from modak.errors import LakeError
 from modak.gateway.scan.engine import Cursor, Engine
-from modak.gateway.scan.paths import identifier, readable, text_literal, without_globs
+from modak.gateway.scan.paths import readable, without_globs
 from modak.gateway.scan.snapshot import DataFile, Snapshot
+from modak.gateway.sqltext import quoted, string
 
 # Reserved by Iceberg for the two columns of a position-delete file.
 _SCHEMA = (
@@ -78,7 +79,7 @@ class Deletes:
             while self._garbage:
                 cursor.execute(f"DROP TABLE IF EXISTS {self._garbage.popleft()}")
             if snapshot not in self._prepared:
-                table = identifier(next(self._names))
+                table = quoted(next(self._names))
                 cursor.execute(f"CREATE TABLE {table} (number INTEGER, bits BIT)")
                 self._prepared[snapshot] = _Prepared(table)
                 weakref.finalize(snapshot, self._garbage.append, table)
@@ -121,7 +122,7 @@ def _positions(paths: Sequence[str], cursor: Cursor) -> dict[str, dict[str, Posi
     found: dict[str, dict[str, Positions]] = {path: {} for path in paths}
     if not paths:
         return found
-    files = ", ".join(text_literal(without_globs(path)) for path in paths)
+    files = ", ".join(string(without_globs(path)) for path in paths)
     rows = cursor.execute(
         "SELECT file_index, file_path, list(pos) AS positions, count(*) - count(pos) AS unreadable "  # noqa: S608
         f"FROM read_parquet([{files}], schema => {_SCHEMA}, hive_partitioning => false) GROUP BY ALL"

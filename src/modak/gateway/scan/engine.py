@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import duckdb
 
 from modak.errors import MissingComponent, UsageError
-from modak.gateway.scan.paths import identifier, readable, text_literal
+from modak.gateway.scan.paths import readable
+from modak.gateway.sqltext import quoted, string
 
 if TYPE_CHECKING:
     from modak.lake.storage import Storage
@@ -79,7 +80,7 @@ class Engine:
             if not re.fullmatch(r"[A-Za-z_]+", name):
                 raise UsageError("not the name of a DuckDB setting", name=name)
             # Global: a plain SET would hold for this connection and not for its cursors.
-            self._database.execute(f"SET GLOBAL {name} = {text_literal(value)}")
+            self._database.execute(f"SET GLOBAL {name} = {string(value)}")
 
     def cursor(self) -> Cursor:
         """A connection of its own to the same database."""
@@ -104,7 +105,7 @@ class Engine:
 
     def _load(self, name: str) -> None:
         if name not in self._loaded:
-            self._database.execute(f"LOAD {text_literal(str(extension_path(name)))}")
+            self._database.execute(f"LOAD {string(str(extension_path(name)))}")
             self._loaded.add(name)
 
 
@@ -128,22 +129,22 @@ def extension_path(name: str) -> Path:
 
 def secret_sql(name: str, scope: str, config: Mapping[str, str]) -> str:
     """CREATE SECRET from the properties that PyIceberg reads; without keys the machine's own credentials are looked up."""
-    options = {"TYPE": "s3", "SCOPE": text_literal(scope)}
+    options = {"TYPE": "s3", "SCOPE": string(scope)}
     if "s3.access-key-id" in config:
-        options |= {option: text_literal(config[key]) for key, option in _SECRET_KEYS.items() if key in config}
+        options |= {option: string(config[key]) for key, option in _SECRET_KEYS.items() if key in config}
     else:
         options["PROVIDER"] = "credential_chain"
     region = config.get("s3.region") or config.get("client.region")
     if region:
-        options["REGION"] = text_literal(region)
+        options["REGION"] = string(region)
     if "s3.endpoint" in config:
         options |= _endpoint(config["s3.endpoint"])
         # Stores other than AWS rarely answer to bucket.host, and PyIceberg asks them by path unless told otherwise.
         virtual = config.get("s3.force-virtual-addressing", "false").lower() == "true" or config.get("s3.path-style-access") == "false"
         options["URL_STYLE"] = "'vhost'" if virtual else "'path'"
-    return f"CREATE OR REPLACE SECRET {identifier(name)} ({', '.join(f'{option} {value}' for option, value in options.items())})"
+    return f"CREATE OR REPLACE SECRET {quoted(name)} ({', '.join(f'{option} {value}' for option, value in options.items())})"
 
 
 def _endpoint(url: str) -> dict[str, str]:
     parts = urlsplit(url if "://" in url else f"https://{url}")
-    return {"ENDPOINT": text_literal(parts.netloc + parts.path.rstrip("/")), "USE_SSL": str(parts.scheme != "http").lower()}
+    return {"ENDPOINT": string(parts.netloc + parts.path.rstrip("/")), "USE_SSL": str(parts.scheme != "http").lower()}

@@ -1,4 +1,4 @@
-"""Names of files: as Iceberg writes them, as DuckDB opens them, and as text inside SQL. Pure."""
+"""Names of files: as Iceberg writes them and as DuckDB opens them. Pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,3 @@ def without_globs(path: str) -> str:
         # DuckDB splits patterns at backslashes as well, so there is no way to write this one.
         raise LakeError("a path with a backslash and a wildcard cannot be read", hint="move the warehouse to a plainer folder", path=path)
     return "".join(f"[{letter}]" if letter in _WILDCARDS else letter for letter in path)
-
-
-def text_literal(text: str) -> str:
-    """A string constant of DuckDB, which knows no escapes besides the doubled quote."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from modak.errors import Refused
 from modak.gateway.scan.deletes import Bitmaps
-from modak.gateway.scan.paths import identifier, text_literal, without_globs
+from modak.gateway.scan.paths import without_globs
 from modak.gateway.scan.snapshot import DataFile, Field, Snapshot
+from modak.gateway.sqltext import quoted, string
 
 _TYPES = {
     "boolean": "BOOLEAN",
@@ -62,7 +63,7 @@ def _touched_sql(files: Sequence[DataFile], fields: Sequence[Field], bitmaps: Bi
     numbers = ", ".join(f"({place}, {bitmaps.numbers[file.path]})" for place, file in enumerate(files))
     # DuckDB counts files in UBIGINT; a key of that type spares a cast of every row.
     places = (
-        f"SELECT place::UBIGINT AS place, coalesce(bits, error({text_literal(_LOST)})) AS bits "  # noqa: S608
+        f"SELECT place::UBIGINT AS place, coalesce(bits, error({string(_LOST)})) AS bits "  # noqa: S608
         f"FROM (VALUES {numbers}) AS numbers(place, number) LEFT JOIN {bitmaps.table} USING (number)"
     )
     return (
@@ -73,19 +74,17 @@ def _touched_sql(files: Sequence[DataFile], fields: Sequence[Field], bitmaps: Bi
 
 
 def _empty_sql(fields: Sequence[Field]) -> str:
-    nothing = ", ".join(f"NULL::{duckdb_type(field)} AS {identifier(field.name)}" for field in fields)
+    nothing = ", ".join(f"NULL::{duckdb_type(field)} AS {quoted(field.name)}" for field in fields)
     return f"SELECT {nothing} WHERE false"
 
 
 def _outputs(fields: Sequence[Field]) -> str:
-    return ", ".join(f"f{field.id} AS {identifier(field.name)}" for field in fields)
+    return ", ".join(f"f{field.id} AS {quoted(field.name)}" for field in fields)
 
 
 def _read_sql(files: Sequence[DataFile], fields: Sequence[Field]) -> str:
-    paths = ", ".join(text_literal(without_globs(file.path)) for file in files)
-    schema = ", ".join(
-        f"{field.id}: {{name: 'f{field.id}', type: {text_literal(duckdb_type(field))}, default_value: NULL}}" for field in fields
-    )
+    paths = ", ".join(string(without_globs(file.path)) for file in files)
+    schema = ", ".join(f"{field.id}: {{name: 'f{field.id}', type: {string(duckdb_type(field))}, default_value: NULL}}" for field in fields)
     rows = sum(file.rows for file in files)
     # Parquet's statistics leave NaN out, and without can_have_nan DuckDB would skip row groups in which x > 5 holds for NaN.
     options = f"hive_partitioning => false, can_have_nan => true, explicit_cardinality => {rows}"

@@ -205,11 +205,6 @@ select format('create or replace view %%I.%%I%%s as %%s', n.nspname, c.relname,
 -- name: define_function
 select pg_get_functiondef(%(oid)s::oid) as definition;
 
--- name: count_cold_parts
-select count(*) as n
-  from pg_inherits i join pg_class c on c.oid = i.inhparent join pg_namespace n on n.oid = c.relnamespace
- where n.nspname = %(schema)s and c.relname = %(name)s;
-
 -- name: list_identity_sequences
 select a.attname::text as column_name, d.objid::bigint as sequence_id
   from pg_depend d join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
