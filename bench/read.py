@@ -17,6 +17,7 @@ from pathlib import Path
 
 import duckdb
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -80,6 +81,10 @@ def cool(app: App) -> None:
         reclaim(job)
 
 
+def on_port(app: App, port: int) -> str:
+    return make_conninfo(app.dsn, host="127.0.0.1", port=port)
+
+
 def latency(connection: psycopg.Connection, sql: str, value: Callable[[int], object], count: int) -> float:
     """Median milliseconds of prepared look-ups, after a few to warm up."""
     taken = []
@@ -125,7 +130,7 @@ def analytics(app: App, port: int) -> list[tuple[str, str, str]]:
     alone = duckdb.connect()
     alone.execute(f"create view lake as select * from read_parquet({files!r})")
     found = []
-    with psycopg.connect(f"{app.dsn} host=127.0.0.1 port={port}", autocommit=True) as people, psycopg.connect(app.dsn) as heap:
+    with psycopg.connect(on_port(app, port), autocommit=True) as people, psycopg.connect(app.dsn) as heap:
         for name, sql in AGGREGATES.items():
             by_port = min(timed(lambda: people.execute(sql.format(t="public.lines")).fetchall()) for _ in range(3))  # noqa: B023
             by_duckdb = min(timed(lambda: alone.execute(sql.format(t="lake")).fetchall()) for _ in range(3))  # noqa: B023
@@ -140,7 +145,7 @@ def crowd(app: App, port: int, rows: int, seconds: float) -> list[tuple[str, str
     stop, done, failed = threading.Event(), [0] * 64, list[str]()
 
     def client(number: int) -> None:
-        dsn = app.dsn if number % 2 else f"{app.dsn} host=127.0.0.1 port={port}"
+        dsn = app.dsn if number % 2 else on_port(app, port)
         try:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 while not stop.is_set():

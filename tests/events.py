@@ -9,7 +9,9 @@ from modak.catalog import profiles
 from modak.connection import Connection
 from modak.core.registration import Options
 from modak.core.table import Name
+from modak.jobs import fold as folding
 from modak.jobs import tier as tiering
+from modak.jobs.fold import FoldOutcome
 from modak.jobs.reclaim import Reclaimed, reclaim
 from modak.jobs.tier import TierOutcome
 from modak.registration.register import register
@@ -48,3 +50,8 @@ def tier(app: App, *, lock_attempts: int = 4, **options: object) -> TierOutcome:
 def drop_tiered(app: App) -> Reclaimed:
     with app.job(EVENTS) as job:
         return reclaim(job)
+
+
+def fold(app: App, *, lock_attempts: int = 4, **options: object) -> FoldOutcome:
+    with app.job(EVENTS) as job:
+        return folding.fold(replace(job, lock_attempts=lock_attempts), **options)  # type: ignore[arg-type]

@@ -20,19 +20,19 @@ from modak.app import App
 from modak.connection import Connection
 from modak.core.tier_key import TierKeyType
 from modak.errors import UsageError
-from modak.gateway.scan.deletes import Deletes
-from modak.gateway.scan.engine import Cursor, Engine, extension_path, is_remote, secret_sql
-from modak.gateway.scan.paths import readable
-from modak.gateway.scan.prune import KeyRange, prune
-from modak.gateway.scan.relation import relation_sql
-from modak.gateway.scan.snapshot import DataFile, Snapshot
-from modak.gateway.scan.snapshots import Snapshots
-from modak.gateway.sqltext import quoted, string
 from modak.lake.storage import Storage, pyiceberg_properties
 from modak.pinned.arrow_rows import ArrowRows, readers_wanted
 from modak.pinned.pin import TTL
 from modak.pinned.seam import Seam, SeamColumn, pinned
 from modak.pinned.statements import by_copy, corrected_keys, corrected_rows, hot_rows
+from modak.scan.deletes import Deletes
+from modak.scan.engine import Cursor, Engine, extension_path, is_remote, secret_sql
+from modak.scan.paths import readable
+from modak.scan.prune import KeyRange, prune
+from modak.scan.relation import relation_sql
+from modak.scan.snapshot import DataFile, Snapshot
+from modak.scan.snapshots import Snapshots
+from modak.scan.sqltext import quoted, string
 from modak.settings import Settings
 from modak.source import heap
 

@@ -25,13 +25,13 @@ from modak.gateway.analytics.answer import LakeAnswer
 from modak.gateway.analytics.interceptor import LakeInterceptor
 from modak.gateway.analytics.relations import Relations
 from modak.gateway.interception import Parameter
-from modak.gateway.scan.engine import Engine
-from modak.gateway.scan.table import ColdTables
 from modak.gateway.wire.messages import Decoder, FieldDescription, parse_data_row
 from modak.jobs import flush
 from modak.jobs import tier as tiering
 from modak.jobs.context import JobContext
 from modak.registration.register import register
+from modak.scan.engine import Engine
+from modak.scan.table import ColdTables
 
 READINGS, ORDERS, TICKS = (Name("public", name) for name in ("readings", "orders", "ticks"))
 _READINGS = """

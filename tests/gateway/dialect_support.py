@@ -12,7 +12,7 @@ from modak.core.type_map import PgType, lake_type
 from modak.errors import Problem
 from modak.gateway.dialect.errors import runtime_problem
 from modak.gateway.dialect.functions import register_functions
-from modak.gateway.predicate import Columns, ColumnType
+from modak.scan.predicate import Columns, ColumnType
 
 FAILED_OVER = "needs Postgres"
 _NUMERIC_10_2 = ((10 << 16) | 2) + 4

@@ -21,8 +21,8 @@ from modak.gateway.analytics.statement import looks_like_query, read_statement, 
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.parse import parse
 from modak.gateway.interception import Parameter
-from modak.gateway.predicate import Predicate
 from modak.lake.storage import Storage
+from modak.scan.predicate import Predicate
 
 
 def column(number: int, name: str, base: str, **facts: str) -> RelationColumn:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.scan_lake import ScanLake, rows_of
 
 from modak.core.type_map import NATIVE
-from modak.gateway.predicate import Predicate
-from modak.gateway.scan.engine import Engine
-from modak.gateway.scan.relation import relation_sql
-from modak.gateway.scan.snapshot import Snapshot
-from modak.gateway.scan.table import ColdTables
+from modak.scan.engine import Engine
+from modak.scan.predicate import Predicate
+from modak.scan.relation import relation_sql
+from modak.scan.snapshot import Snapshot
+from modak.scan.table import ColdTables
 
 COLUMNS = ["id", "k", "v"]
 ROWS = 30

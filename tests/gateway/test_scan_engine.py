@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from modak.errors import LakeError, MissingComponent, UsageError
-from modak.gateway.scan.engine import Engine, extension_path, secret_sql
-from modak.gateway.scan.paths import readable, without_globs
 from modak.lake.storage import Storage
+from modak.scan.engine import Engine, extension_path, secret_sql
+from modak.scan.paths import readable, without_globs
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ from tests.scan_lake import ScanLake, rows_of
 from modak.core.tier_key import TierKeyType
 from modak.core.type_map import NATIVE, PgType, lake_type
 from modak.errors import LakeError, NotFound
-from modak.gateway.predicate import Predicate
-from modak.gateway.scan.engine import Engine
-from modak.gateway.scan.manifests import UnreadableSnapshot
-from modak.gateway.scan.prune import KeyRange
-from modak.gateway.scan.snapshot import Snapshot
-from modak.gateway.scan.snapshots import SnapshotGone, Snapshots
-from modak.gateway.scan.table import ColdTables
+from modak.scan.engine import Engine
+from modak.scan.manifests import UnreadableSnapshot
+from modak.scan.predicate import Predicate
+from modak.scan.prune import KeyRange
+from modak.scan.snapshot import Snapshot
+from modak.scan.snapshots import SnapshotGone, Snapshots
+from modak.scan.table import ColdTables
 
 
 def _numeric(digits: int, scale: int) -> Any:
@@ -455,7 +455,7 @@ def test_what_it_cannot_read_right_it_refuses(cold: ColdTables, tmp_path: Path) 
 
 
 def test_snapshots_are_read_once_and_share_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from modak.gateway.scan import snapshots as module
+    from modak.scan import snapshots as module
 
     lake = _simple(tmp_path)
     numbers = [lake.append(_rows(range(start, start + 5))) for start in range(0, 25, 5)]

@@ -9,8 +9,8 @@ import pytest
 
 from modak.app import App
 from modak.core.profile import Profile
-from modak.gateway.scan.engine import Engine
-from modak.gateway.scan.table import ColdTables
+from modak.scan.engine import Engine
+from modak.scan.table import ColdTables
 
 pytestmark = pytest.mark.spark
 

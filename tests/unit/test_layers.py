@@ -23,14 +23,15 @@ ALLOWED: dict[str, set[str]] = {
     "catalog": BASE | {"core"},
     "source": BASE | {"core"},
     "lake": BASE | {"core"},
+    "scan": BASE | {"core", "lake"},
     "registration": BASE | {"core", "catalog", "source", "lake"},
-    "jobs": BASE | {"core", "catalog", "source", "lake", "registration"},
+    "jobs": BASE | {"core", "catalog", "source", "lake", "scan", "registration"},
     # The gateway answers while Spark works elsewhere; it must never wait for a JVM.
-    "gateway": BASE | {"core", "catalog", "source", "lake"},
+    "gateway": BASE | {"core", "catalog", "source", "lake", "scan"},
     "app": BASE | {"core", "catalog", "lake", "jobs", "gateway", "embedded", "registration"},
     # Readers outside Postgres: what both share, and a door for each engine.
     "pinned": BASE | {"core", "catalog", "source", "lake"},
-    "duckdb": BASE | {"core", "source", "lake", "gateway", "pinned", "app"},
+    "duckdb": BASE | {"core", "source", "lake", "scan", "gateway", "pinned", "app"},
     "spark": BASE | {"core", "source", "lake", "jobs", "pinned", "app"},
     "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded"},
     "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs", "gateway"},

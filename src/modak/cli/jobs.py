@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from modak.cli.context import Context, command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from modak.core.table import Name
     from modak.core.tier_key import TierKeyType
+    from modak.jobs.context import JobContext
+
+T = TypeVar("T")
 
 
 def add_commands(group: click.Group) -> None:
@@ -23,6 +28,13 @@ def add_commands(group: click.Group) -> None:
     def tier(context: Context, table: str | None, upto: str | None, foreign: str, keep: bool) -> None:
         """Move due partitions to the lake, advance the cut-line and drop what is tiered. Without TABLE: every enabled table."""
         _tier(context, table, upto, foreign, keep)
+
+    @command(group)
+    @click.argument("table", required=False)
+    @click.option("--batch", type=click.IntRange(1, 10_000_000), default=None, metavar="ROWS", help="Corrections per commit at most.")
+    def fold(context: Context, table: str | None, batch: int | None) -> None:
+        """Carry the corrections of cold rows into the lake. Without TABLE: every enabled table."""
+        _fold(context, table, batch)
 
     @command(group)
     @click.argument("table", required=False)
@@ -41,6 +53,40 @@ def _names(context: Context, table: str | None) -> list[Name]:
         return [parse_name(table)]
     with context.app.connection() as connection:
         return [found.name for found in tables.listing(connection) if found.enabled and found.mode == "tiered"]
+
+
+def _each(context: Context, table: str | None, work: Callable[[Name, JobContext], T]) -> list[T]:
+    """The job's result for each table. One table's failure is that table's: the others go on, and then it is raised."""
+    from modak.errors import ModakError
+
+    done, failed = [], None
+    for name in _names(context, table):
+        try:
+            with context.app.job(name) as job:
+                done.append(work(name, job))
+        except ModakError as error:
+            if table is not None:
+                raise
+            failed = error
+            context.output.note(f"{name}: {error}")
+    if failed is not None:
+        raise failed
+    return done
+
+
+def _fold(context: Context, table: str | None, batch: int | None) -> None:
+    from modak.jobs import fold
+
+    done = _each(context, table, lambda name, job: {"table": str(name), **vars(fold.fold(job, batch_rows=batch or fold.BATCH_ROWS))})
+    context.output.result(done)
+    columns = ("table", "corrections", "commits", "rows_deleted", "rows_written", "snapshot")
+    headings = ["table", "corrections", "commits", "rows deleted", "rows written", "S"]
+    context.output.table(headings, [tuple(line[name] for name in columns) for line in done])
+    for line in done:
+        if line["waiting"]:
+            context.output.note(f"{line['table']}: {line['waiting']}")
+        if line["kept"]:
+            context.output.note(f"{line['table']}: {line['kept']} corrections hold values that the lake cannot, and stay where they are")
 
 
 def _tier(context: Context, table: str | None, upto: str | None, foreign: str, keep: bool) -> None:

@@ -18,7 +18,7 @@ from sqlglot.errors import SqlglotError
 from modak.core.table import Name
 from modak.gateway.analytics.relations import Relations
 from modak.gateway.dialect.parse import identifier
-from modak.gateway.sqltext import quoted
+from modak.scan.sqltext import quoted
 
 Parts = tuple[str, ...]
 Meaning = Callable[[Parts], Name | None]

@@ -26,12 +26,12 @@ from modak.gateway.native import Rewriter
 from modak.gateway.pins import Pins
 from modak.gateway.relay.login import database_of, login
 from modak.gateway.relay.session import RelaySession
-from modak.gateway.scan.engine import Engine
-from modak.gateway.scan.table import ColdTables
 from modak.gateway.server import Limits, Server, Session
 from modak.gateway.wire.messages import StartupMessage
 from modak.gateway.wire.scram import ScramError, Verifier
 from modak.lake.storage import Storage
+from modak.scan.engine import Engine
+from modak.scan.table import ColdTables
 
 log = logging.getLogger("modak.gateway")
 

@@ -20,11 +20,13 @@ from modak.core.cutline import Cutline, advance
 from modak.core.operation import Phase
 from modak.core.partition import PartitionState
 from modak.core.table import Name
-from modak.errors import CutlineMoved
+from modak.errors import CutlineMoved, ModakError, Retry
 from modak.failpoints import failpoint
 from modak.jobs.cold_side import reach
 from modak.jobs.context import JobContext
 from modak.lake.commits import Commit
+from modak.registration import rebuild
+from modak.source.corrections import Corrections
 from modak.source.locks import bounded, retried
 from modak.source.sessions import lock_holders
 from modak.source.spill import identifier
@@ -71,6 +73,71 @@ def publish_tiering(context: JobContext, operation: Operation, partitions: Seque
     )
 
 
+class Pinned(ModakError):
+    """A reader holds the corrections as they are; folding waits for it."""
+
+    code = "pinned"
+    retry = Retry.LATER
+
+
+def refuse_pinned(context: JobContext) -> None:
+    """A pinned reader fetches the corrections apart from the snapshot it pinned: clearing them would show it older rows."""
+    pin = context.connection.execute(SQL.query("find_pin_on_delta"), {"table_id": context.table_id}).fetchone()
+    if pin is not None:
+        raise Pinned(
+            f"a pin of {pin['holder']} holds the corrections of {context.table.name}",
+            hint="it waits until the pin is released or expires",
+            expires=str(pin["expires_at"]),
+        )
+
+
+def publish_fold(context: JobContext, operation: Operation, commit: Commit | None) -> Operation:
+    """Move S and clear the folded corrections, with the spill's rows that stood for them. Raises Pinned where a reader came between."""
+    relation = context.relation()
+    corrections = Corrections(context.shape(relation), relation)
+    spills = rebuild.spills(context.table, relation)
+
+    def step() -> Operation:
+        with bounded(context.connection):
+            execute = context.connection.execute
+            execute("select pg_advisory_xact_lock(%s)", [SEAM_LOCK + context.table_id])
+            line = _locked_line(context, operation)
+            cleared = corrections.clear(context.connection, operation.op_id, spills)
+            execute(SQL.query("clear_fold"), {"op_id": operation.op_id})
+            _publish(context, line, line["tier_key_hi"], commit, changed=True)
+            failpoint("fold.in_publish")
+            # Last, because readers' pins wait here: one that is being made now is seen or sees the result.
+            execute("lock table modak.read_pins in share mode")
+            refuse_pinned(context)
+            ready = operation if operation.phase is Phase.COMMITTED else operations.move(context.connection, operation, Phase.COMMITTED)
+            return operations.move(context.connection, ready, Phase.ADVANCED, details={"cleared": cleared, **_transaction(context)})
+
+    return retried(step, f"fold of {context.table.name}", attempts=context.lock_attempts)
+
+
+def _transaction(context: JobContext) -> dict[str, int]:
+    """The publishing transaction: what it made unreachable waits for everybody who began before it."""
+    row = context.connection.execute(SQL.query("current_transaction")).fetchone()
+    return {"advance_xid": int(row["xid"]) if row else 0}
+
+
+def _publish(context: JobContext, row: Mapping[str, Any], tier_key_hi: int, commit: Commit | None, *, changed: bool) -> None:
+    """Write the cut-line's row. ``changed``: rows of the cold tier are others than before."""
+    before = Cutline(row["tier_key_hi"], row["lake_snapshot_id"], row["retention_line"], row["replicated_lsn"])
+    after = advance(before, tier_key_hi=tier_key_hi, snapshot=commit.sequence_number if commit else before.snapshot)
+    props = {"metadata_location": commit.metadata_location, "snapshot_id": str(commit.snapshot_id)} if commit else row["lake_props"]
+    context.connection.execute(
+        SQL.query("publish_cutline"),
+        {
+            "table_id": context.table_id,
+            "tier_key_hi": after.tier_key_hi,
+            "lake_snapshot_id": after.snapshot,
+            "lake_props": Jsonb(props),
+            "changed": int(changed),
+        },
+    )
+
+
 def _lock(context: JobContext, names: Sequence[Name]) -> None:
     execute = context.connection.execute
     execute("select pg_advisory_xact_lock(%s)", [SEAM_LOCK + context.table_id])
@@ -86,7 +153,7 @@ def _locked_line(context: JobContext, operation: Operation) -> dict[str, Any]:
     expected = (operation.details["old_tier_key_hi"], operation.details["old_snapshot"])
     found = (row["tier_key_hi"], row["lake_snapshot_id"]) if row else None
     if row is None or found != expected:
-        raise CutlineMoved("the cut-line moved during tiering", table=str(context.table.name), expected=expected, found=found)
+        raise CutlineMoved("the cut-line moved during the operation", table=str(context.table.name), expected=expected, found=found)
     return row
 
 
@@ -108,26 +175,13 @@ def _move_line(
     context: JobContext, operation: Operation, partitions: Sequence[Sealed], commit: Commit | None, row: Mapping[str, Any]
 ) -> Operation:
     execute = context.connection.execute
-    before = Cutline(row["tier_key_hi"], row["lake_snapshot_id"], row["retention_line"], row["replicated_lsn"])
-    snapshot = commit.sequence_number if commit else before.snapshot
-    after = advance(before, tier_key_hi=operation.details["new_tier_key_hi"], snapshot=snapshot)
-    props = {"metadata_location": commit.metadata_location, "snapshot_id": str(commit.snapshot_id)} if commit else row["lake_props"]
     keys = {"table_id": context.table_id, "partition_ids": [partition.oid for partition in partitions]}
     corrected = execute(SQL.query("captured_to_delta"), keys | {"snapshot": operation.details["flush_snapshot"]}).fetchone()
     execute(SQL.query("tidy_moves"), keys)
-    execute(
-        SQL.query("publish_cutline"),
-        {
-            "table_id": context.table_id,
-            "tier_key_hi": after.tier_key_hi,
-            "lake_snapshot_id": after.snapshot,
-            "lake_props": Jsonb(props),
-        },
-    )
+    _publish(context, row, operation.details["new_tier_key_hi"], commit, changed=False)
     execute(SQL.query("clear_captured"), keys)
     for partition in partitions:
         tables.set_state(context.connection, context.table_id, partition.oid, PartitionState.TIERED)
-    transaction = execute(SQL.query("current_transaction")).fetchone()
-    details = {"advance_xid": int(transaction["xid"]) if transaction else 0, "corrected_rows": corrected["n"] if corrected else 0}
+    details = {**_transaction(context), "corrected_rows": corrected["n"] if corrected else 0}
     ready = operation if operation.phase is Phase.COMMITTED else operations.move(context.connection, operation, Phase.COMMITTED)
     return operations.move(context.connection, ready, Phase.ADVANCED, details=details)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
-from modak.core.operation import Phase, Resume, resume
+from modak.core.operation import OperationKind, Phase, Resume, resume
 from modak.core.partition import PartitionState
 from modak.errors import CutlineMoved
 from modak.failpoints import failpoint
 from modak.jobs.context import JobContext
-from modak.jobs.publish import Sealed, publish_tiering
+from modak.jobs.publish import Pinned, Sealed, publish_fold, publish_tiering
 from modak.lake.commits import Commit, commits_after
 from modak.source import capture
 from modak.source.locks import bounded, retried
@@ -17,19 +19,21 @@ from modak.source.sessions import lock_holders
 
 
 def resume_all(context: JobContext) -> tuple[str, ...]:
-    """Settle every open tiering operation of the table; returns what was done, for people."""
+    """Settle every open operation of the table; returns what was done, for people."""
     done = []
     for operation in operations.open_operations(context.connection, context.table_id):
-        if operation.kind.value != "tiering":
-            continue
         commit = find_commit(context, operation.op_id)
-        decision = resume(operation.phase, commit is not None)
-        if decision is Resume.ADOPT:
-            done.append(_adopt(context, operation, commit))
-        else:
-            abandon(context, operation)
-            done.append(f"{operation.op_id}: abandoned, nothing of it was visible")
+        adopts = resume(operation.phase, commit is not None) is Resume.ADOPT
+        if operation.kind is OperationKind.TIERING:
+            done.append(_adopt(context, operation, commit) if adopts else _given_up(context, operation, abandon))
+        elif operation.kind is OperationKind.COMPACTION:
+            done.append(_adopt_fold(context, operation, commit) if adopts else _given_up(context, operation, abandon_fold))
     return tuple(done)
+
+
+def _given_up(context: JobContext, operation: Operation, how: Callable[[JobContext, Operation], None]) -> str:
+    how(context, operation)
+    return f"{operation.op_id}: abandoned, nothing of it was visible"
 
 
 def find_commit(context: JobContext, op_id: str) -> Commit | None:
@@ -42,9 +46,7 @@ def find_commit(context: JobContext, op_id: str) -> Commit | None:
 def _adopt(context: JobContext, operation: Operation, commit: Commit | None) -> str:
     """The lake has the rows and the catalog does not say so yet: publish them. No second flush, no second commit."""
     partitions = [Sealed.from_json(data) for data in operation.details["partitions"]]
-    if operation.phase is Phase.FLUSHING and commit is not None:
-        details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-        operation = operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details)
+    operation = _committed(context, operation, commit)
     failpoint("tier.before_adopt")
     try:
         publish_tiering(context, operation, partitions, commit)
@@ -53,6 +55,33 @@ def _adopt(context: JobContext, operation: Operation, commit: Commit | None) -> 
         abandon(context, operation)
         raise
     return f"{operation.op_id}: adopted, its commit was in the lake already"
+
+
+def _committed(context: JobContext, operation: Operation, commit: Commit | None) -> Operation:
+    """The journal may have stopped before it heard of the commit."""
+    if operation.phase is not Phase.FLUSHING or commit is None:
+        return operation
+    details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
+    return operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details)
+
+
+def _adopt_fold(context: JobContext, operation: Operation, commit: Commit | None) -> str:
+    """Publish it, unless a reader's pin forbids: then the corrections stay the truth, and the commit goes before the next one."""
+    operation = _committed(context, operation, commit)
+    failpoint("fold.before_adopt")
+    try:
+        publish_fold(context, operation, commit)
+    except (CutlineMoved, Pinned) as reason:
+        abandon_fold(context, operation)
+        return f"{operation.op_id}: abandoned, {reason}"
+    return f"{operation.op_id}: adopted, its commit was in the lake already"
+
+
+def abandon_fold(context: JobContext, operation: Operation) -> None:
+    """Forget it: the corrections were never cleared. A commit that was made is rolled back before the next one."""
+    with context.connection.transaction():
+        context.connection.execute(migrate.SQL.query("clear_fold"), {"op_id": operation.op_id})
+        operations.move(context.connection, operation, Phase.ABANDONED)
 
 
 def abandon(context: JobContext, operation: Operation) -> None:

@@ -6,32 +6,22 @@ happened, and a snapshot without a stamp of ours was made by somebody else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
-from modak.errors import LakeError, Retry
-from modak.lake.calendar import use_long_calendar
-
-use_long_calendar()
+from modak.errors import LakeError
+from modak.lake.change import commit_change
 
 OP_ID = "modak.op-id"
 OP_KIND = "modak.op-kind"
 TABLE_ID = "modak.table-id"
 TIER_KEY_HI = "modak.tier-key-hi"
-
-
-class LakeMoved(LakeError):
-    """Another commit came first; nothing of ours is visible."""
-
-    code = "lake_moved"
-    retry = Retry.NOW
 
 
 @dataclass(frozen=True)
@@ -99,13 +89,19 @@ def _metadata_of(table: Table, snapshot_id: int) -> str:
 
 def append(table: Table, files: Sequence[DataFile], stamps: Mapping[str, str]) -> Commit:
     """One commit of these files; fails with LakeMoved, changing nothing, if the table moved since it was loaded."""
-    try:
-        with table.transaction() as transaction:  # noqa: SIM117
-            with transaction.update_snapshot(snapshot_properties=dict(stamps)).fast_append() as update:
-                for file in files:
-                    update.append_data_file(file)
-    except CommitFailedException as cause:
-        raise LakeMoved("the lake table moved while files were being committed", hint="the next pass looks at what came") from cause
+    return change(table, stamps, added=files)
+
+
+def change(
+    table: Table,
+    stamps: Mapping[str, str],
+    *,
+    added: Sequence[DataFile] = (),
+    deletes: Sequence[DataFile] = (),
+    removed: Collection[str] = (),
+) -> Commit:
+    """Like ``append``, with rows deleted by position and data files taken out by name."""
+    commit_change(table, stamps, added=added, deletes=deletes, removed=removed)
     current = table.current_snapshot()
     if current is None:
         raise LakeError("the commit left no snapshot behind")

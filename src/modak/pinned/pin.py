@@ -16,11 +16,12 @@ TTL = "15 minutes"
 # A pin is renewed this many times before it would expire: one lost renewal does no harm.
 RENEWALS_PER_TTL = 3
 
-# The two statements of the published protocol. Under READ COMMITTED the line could move between them, and the metadata would be of a
+# The two statements of the published protocol; this reader takes the corrections from the snapshot it read S in, so folds need not wait
+# for it. Under READ COMMITTED the line could move between them, and the metadata would be of a
 # later S than the pin: pin() runs them in one REPEATABLE READ transaction.
 _INSERT = """
-insert into modak.read_pins (table_id, pinned_lake_snapshot_id, pinned_tier_key_hi, expires_at)
-select c.table_id, c.lake_snapshot_id, c.tier_key_hi, now() + %(ttl)s::interval
+insert into modak.read_pins (table_id, pinned_lake_snapshot_id, pinned_tier_key_hi, expires_at, holds_delta)
+select c.table_id, c.lake_snapshot_id, c.tier_key_hi, now() + %(ttl)s::interval, false
   from modak.cutline c
  where c.table_id = %(table_id)s
 returning pin_id, pinned_tier_key_hi as t, pinned_lake_snapshot_id as s, extract(epoch from expires_at - now())::float8 as seconds

@@ -70,7 +70,14 @@ def _pages(connection: Connection, partition: Name) -> int:
 
 
 def select(columns: Sequence[LakeColumn], chunk: Chunk) -> str:
-    """SQL that reads a chunk: the columns as the copy wants them, and which one does not fit.
+    """SQL that reads a chunk: the columns as the copy wants them, and ``modak_bad``."""
+    table = identifier(chunk.partition).as_string()
+    upper = f" and ctid < '({chunk.last_page},0)'::tid" if chunk.last_page is not None else ""
+    return f"select {projection(columns)} from only {table} where ctid >= '({chunk.first_page},0)'::tid{upper}"  # noqa: S608
+
+
+def projection(columns: Sequence[LakeColumn]) -> str:
+    """The columns as the copy wants them, and which one does not fit.
 
     ``modak_bad`` names the first column whose value the lake cannot hold; it is NULL for every row that can go.
     """
@@ -82,10 +89,7 @@ def select(columns: Sequence[LakeColumn], chunk: Chunk) -> str:
         if column.type.holds_sql is not None
     ]
     bad = f"case {' '.join(checks)} end" if checks else "null::text"
-    items += [f"{bad} as modak_bad"]
-    table = identifier(chunk.partition).as_string()
-    upper = f" and ctid < '({chunk.last_page},0)'::tid" if chunk.last_page is not None else ""
-    return f"select {', '.join(items)} from only {table} where ctid >= '({chunk.first_page},0)'::tid{upper}"  # noqa: S608
+    return ", ".join([*items, f"{bad} as modak_bad"])
 
 
 def find_bad_value(connection: Connection, partition: Name, column: LakeColumn, primary_key: Sequence[str]) -> tuple[str, str] | None:
@@ -115,11 +119,18 @@ def has_rows(connection: Connection, partition: Name) -> bool:
     return bool(row and row["holds"])
 
 
-def record_corrected(dsn: str, snapshot: Snapshot, partitions: Sequence[tuple[int, Name]], shape: Shape) -> None:
-    """Record the rows of ``snapshot`` whose key the delta knows, with a negative sequence: any write recorded later is newer."""
+@contextlib.contextmanager
+def within(dsn: str, snapshot: Snapshot) -> Iterator[Connection]:
+    """A transaction of its own that sees what ``snapshot`` saw, and commits with the block."""
     with connect(dsn, application="modak-flush") as connection:
         connection.execute("set transaction isolation level repeatable read")
         connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot.name)))
+        yield connection
+
+
+def record_corrected(dsn: str, snapshot: Snapshot, partitions: Sequence[tuple[int, Name]], shape: Shape) -> None:
+    """Record the rows of ``snapshot`` whose key the delta knows, with a negative sequence: any write recorded later is newer."""
+    with within(dsn, snapshot) as connection:
         for oid, name in partitions:
             connection.execute(
                 SQL.template(

@@ -61,7 +61,7 @@ def define(
 
 def corrected_columns(relation: Relation) -> sql.SQL:
     """The columns of a correction's image, in their own types; the delta's row is called d."""
-    return _joined(_from_image(column) for column in relation.columns)
+    return _joined(image_value(column) for column in relation.columns)
 
 
 def _joined(parts: Iterable[str]) -> sql.SQL:
@@ -98,7 +98,8 @@ def _from_lake(column: Column, text_columns: Sequence[str]) -> str:
     return name if cold.column_ships(column, text_columns) else f"{name}::{column.type.display}{_collate(column)}"
 
 
-def _from_image(column: Column) -> str:
+def image_value(column: Column) -> str:
+    """A column of a correction's image in its own type; the delta's row is called d."""
     key = sql.Literal(column.name).as_string()
     return f"(d.payload ->> {key})::{column.type.display}{_collate(column)}"
 

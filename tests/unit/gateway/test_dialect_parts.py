@@ -14,7 +14,7 @@ from modak.gateway.dialect.literals import literal
 from modak.gateway.dialect.output import text_sql
 from modak.gateway.dialect.parse import parse, parse_expression
 from modak.gateway.dialect.types import SqlType, column_type, declared_type, numeric
-from modak.gateway.predicate import ColumnType
+from modak.scan.predicate import ColumnType
 
 
 @pytest.mark.parametrize(

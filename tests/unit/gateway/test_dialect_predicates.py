@@ -8,7 +8,7 @@ from modak.core.type_map import PgType, lake_type
 from modak.errors import Problem
 from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.remote import parse_remote, substitute
-from modak.gateway.predicate import Columns, ColumnType
+from modak.scan.predicate import Columns, ColumnType
 
 
 def column(base: str, modifier: int = -1, kind: str = "b", namespace: str = "pg_catalog") -> ColumnType:

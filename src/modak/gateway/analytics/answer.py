@@ -14,12 +14,12 @@ from modak.errors import ModakError
 from modak.gateway.analytics.plan import Plan
 from modak.gateway.analytics.reader import insist
 from modak.gateway.failures import Cancelled, EngineFailed, first_line, known_failure
-from modak.gateway.scan.engine import Cursor
-from modak.gateway.sqltext import quoted
 from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.frontend import format_at
 from modak.gateway.wire.messages import FieldDescription
 from modak.gateway.wire.rows import ColumnFormat, blocks
+from modak.scan.engine import Cursor
+from modak.scan.sqltext import quoted
 
 BATCH_ROWS = 32_768
 _RESULT = "modak:result"

@@ -11,9 +11,9 @@ from modak.gateway.analytics.reader import Reader
 from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn
 from modak.gateway.analytics.seam import Declined, Seam
 from modak.gateway.dialect.types import column_type
-from modak.gateway.predicate import ColumnType, Predicate
-from modak.gateway.scan.engine import Cursor
-from modak.gateway.sqltext import quoted, string
+from modak.scan.engine import Cursor
+from modak.scan.predicate import ColumnType, Predicate
+from modak.scan.sqltext import quoted, string
 from modak.source.expressions import reference
 
 # Types whose literal means the same to Postgres as to the predicate's maker; labels of an enum may not exist.

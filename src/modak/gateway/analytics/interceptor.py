@@ -32,10 +32,10 @@ from modak.gateway.dialect.functions import register_functions
 from modak.gateway.dialect.literals import timestamp_text
 from modak.gateway.interception import ClientSession, Parameter
 from modak.gateway.pins import PinKeeper
-from modak.gateway.scan.table import ColdTables
-from modak.gateway.sqltext import regclass
 from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.messages import FieldDescription
+from modak.scan.sqltext import regclass
+from modak.scan.table import ColdTables
 
 log = logging.getLogger("modak.gateway")
 

@@ -10,11 +10,11 @@ from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn
 from modak.gateway.analytics.seam import Seam
 from modak.gateway.dialect.literals import literal
 from modak.gateway.dialect.types import column_type
-from modak.gateway.predicate import ColumnType, Predicate
-from modak.gateway.scan.prune import KeyRange, prune
-from modak.gateway.scan.snapshot import DataFile, Snapshot
-from modak.gateway.scan.table import ColdTables
-from modak.gateway.sqltext import quoted
+from modak.scan.predicate import ColumnType, Predicate
+from modak.scan.prune import KeyRange, prune
+from modak.scan.snapshot import DataFile, Snapshot
+from modak.scan.sqltext import quoted
+from modak.scan.table import ColdTables
 
 _INTEGERS = (TierKeyType.SMALLINT, TierKeyType.INTEGER, TierKeyType.BIGINT)
 

@@ -15,10 +15,10 @@ from modak.gateway.dialect.output import text_sql
 from modak.gateway.dialect.query import Catalog, CatalogRelation, TranslatedQuery, translate_query
 from modak.gateway.dialect.scope import Scope
 from modak.gateway.dialect.types import SqlType
-from modak.gateway.sqltext import quoted
 from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.messages import FieldDescription
 from modak.gateway.wire.rows import BINARY_TYPES, TEXT, ColumnFormat
+from modak.scan.sqltext import quoted
 
 _OIDS: Mapping[str, int] = {
     "bool": 16,

@@ -18,9 +18,9 @@ from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn
 from modak.gateway.analytics.seam import Client, Declined, Seam, read_seams
 from modak.gateway.analytics.statement import Use
 from modak.gateway.pins import PinKeeper
-from modak.gateway.scan.engine import Cursor
-from modak.gateway.scan.snapshot import Snapshot
-from modak.gateway.scan.table import ColdTables
+from modak.scan.engine import Cursor
+from modak.scan.snapshot import Snapshot
+from modak.scan.table import ColdTables
 
 
 @dataclass(frozen=True)

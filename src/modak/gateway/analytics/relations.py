@@ -21,7 +21,7 @@ from modak.core.table import Name
 from modak.core.tier_key import TierKeyType
 from modak.core.type_map import LakeType, PgType, lake_type
 from modak.errors import LakeError, ModakError, NotRegistered, Problem
-from modak.gateway.predicate import ColumnType
+from modak.scan.predicate import ColumnType
 from modak.source.relation import SQL, resolve_type
 from modak.sqlfiles import trusted
 

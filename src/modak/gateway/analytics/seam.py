@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from modak.gateway.analytics.reader import Reader
 from modak.gateway.analytics.relations import RegisteredRelation, fingerprints_sql
 from modak.gateway.interception import ClientSession
-from modak.gateway.sqltext import quoted, string
+from modak.scan.sqltext import quoted, string
 
 # Texts go out as these settings say; the lake's engine knows one way of each.
 _SETTINGS = (

@@ -14,7 +14,7 @@ from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.parse import identifier, parse
 from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.remote import conjuncts
-from modak.gateway.predicate import Predicate
+from modak.scan.predicate import Predicate
 
 # Words, comments and parentheses before the word that says what a statement is.
 _OPENING = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(select|with|values|table)\b", re.IGNORECASE | re.DOTALL)

@@ -15,8 +15,8 @@ from sqlglot.errors import SqlglotError
 from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from modak.gateway import sqltext
 from modak.gateway.dialect.errors import Untranslatable
+from modak.scan import sqltext
 
 _OWN_SYNTAX = ("CAST", "EXTRACT", "POSITION", "SUBSTRING", "TRIM")
 _IDENTIFIER_BYTES_MAX = 63

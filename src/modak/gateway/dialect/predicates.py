@@ -16,7 +16,7 @@ from modak.gateway.dialect.literals import is_utc, literal
 from modak.gateway.dialect.parse import identifier, literal_text, only, unwrapped
 from modak.gateway.dialect.remote import conjuncts as split
 from modak.gateway.dialect.types import FLOATS, INTEGERS, SqlType, column_type, declared_type
-from modak.gateway.predicate import Columns, Operator, Predicate
+from modak.scan.predicate import Columns, Operator, Predicate
 
 _COMPARISONS: dict[type[exp.Expr], Operator] = {exp.EQ: "=", exp.NullSafeEQ: "=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
 _MIRRORED: dict[Operator, Operator] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}

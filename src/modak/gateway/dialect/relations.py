@@ -14,8 +14,8 @@ from modak.gateway.dialect.expression import condition, translate
 from modak.gateway.dialect.parse import identifier, only
 from modak.gateway.dialect.scope import Relation, Scope, Typed
 from modak.gateway.dialect.types import SqlType, column_type
-from modak.gateway.predicate import Columns
-from modak.gateway.sqltext import quoted
+from modak.scan.predicate import Columns
+from modak.scan.sqltext import quoted
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from sqlglot import exp
 
 from modak.gateway.dialect.errors import NEEDS_POSTGRES, Untranslatable
 from modak.gateway.dialect.types import SqlType, column_type
-from modak.gateway.predicate import Columns
-from modak.gateway.sqltext import quoted
+from modak.scan.predicate import Columns
+from modak.scan.sqltext import quoted
 
 # Every table has these in Postgres and none in the lake.
 SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})

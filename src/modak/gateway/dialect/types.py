@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from modak.core.type_map import PgType
 from modak.gateway.dialect.errors import Untranslatable
-from modak.gateway.predicate import ColumnType
+from modak.scan.predicate import ColumnType
 
 MAX_DIGITS = 38
 

@@ -14,8 +14,8 @@ from modak.gateway.fdw.request import Request
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import Scan
 from modak.gateway.pins import PinKeeper
-from modak.gateway.scan.engine import Engine
 from modak.gateway.wire.rows import encode_text
+from modak.scan.engine import Engine
 
 _BATCH_ROWS = 20_000
 

@@ -16,12 +16,12 @@ from modak.gateway.dialect.output import text_sql
 from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.types import column_type
 from modak.gateway.fdw.request import PIN, Request, Unpinned
-from modak.gateway.predicate import ColumnType, Predicate
-from modak.gateway.scan.estimate import Estimate, estimate
-from modak.gateway.scan.prune import KeyRange
-from modak.gateway.scan.snapshot import Snapshot
-from modak.gateway.scan.table import ColdTables
-from modak.gateway.sqltext import quoted
+from modak.scan.estimate import Estimate, estimate
+from modak.scan.predicate import ColumnType, Predicate
+from modak.scan.prune import KeyRange
+from modak.scan.snapshot import Snapshot
+from modak.scan.sqltext import quoted
+from modak.scan.table import ColdTables
 
 UTC = "UTC"
 # What ANALYZE gets to see: a good deal more than it keeps.

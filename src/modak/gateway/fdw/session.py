@@ -20,7 +20,6 @@ from modak.gateway.fdw.scan import ColdScans
 from modak.gateway.fdw.statements import RemoteName
 from modak.gateway.fdw.whole import WholeCursor, WholeQueries, asked
 from modak.gateway.pins import PinKeeper
-from modak.gateway.scan.engine import Engine
 from modak.gateway.wire.messages import (
     Bind,
     Close,
@@ -46,6 +45,7 @@ from modak.gateway.wire.messages import (
     ready_for_query,
     row_description,
 )
+from modak.scan.engine import Engine
 
 log = logging.getLogger("modak.gateway")
 T = TypeVar("T")

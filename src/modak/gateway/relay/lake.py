@@ -16,9 +16,9 @@ from modak.gateway.interception import Answer, Interceptor, Parameter
 from modak.gateway.relay.backend import Backend, BackendError
 from modak.gateway.relay.peer import BackendGone, ClientGone, Peer
 from modak.gateway.relay.pump import AHEAD_BYTES
-from modak.gateway.sqltext import string
 from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.messages import ErrorFields
+from modak.scan.sqltext import string
 
 log = logging.getLogger("modak.gateway")
 

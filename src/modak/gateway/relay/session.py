@@ -19,7 +19,6 @@ from modak.gateway.relay.ledger import Kind, Request
 from modak.gateway.relay.peer import BackendGone, ClientGone, Peer
 from modak.gateway.relay.pump import Pump
 from modak.gateway.relay.statements import Book
-from modak.gateway.sqltext import regclass
 from modak.gateway.wire.messages import (
     TEXT,
     ErrorFields,
@@ -30,6 +29,7 @@ from modak.gateway.wire.messages import (
     ready_for_query,
     row_description,
 )
+from modak.scan.sqltext import regclass
 
 log = logging.getLogger("modak.gateway")
 

@@ -23,7 +23,8 @@ select tier_key_hi, lake_snapshot_id, replicated_lsn, retention_line, lake_props
 
 -- name: publish_cutline
 update modak.cutline
-   set tier_key_hi = %(tier_key_hi)s, lake_snapshot_id = %(lake_snapshot_id)s, lake_props = %(lake_props)s
+   set tier_key_hi = %(tier_key_hi)s, lake_snapshot_id = %(lake_snapshot_id)s, lake_props = %(lake_props)s,
+       revision = revision + %(changed)s
  where table_id = %(table_id)s;
 
 -- name: set_partition_state
@@ -109,3 +110,11 @@ select n.nspname::text as schema_name, c.relname::text as table_name
 -- name: newest_advance
 select max((details->>'advance_xid')::bigint) as xid from modak.op_log
  where table_id = %(table_id)s and op_kind = 'tiering' and phase = 'advanced';
+
+-- name: find_pin_on_delta
+select holder, expires_at from modak.read_pins
+ where table_id = %(table_id)s and expires_at > now() and holds_delta
+ order by expires_at desc limit 1;
+
+-- name: clear_fold
+delete from modak.folded where op_id = %(op_id)s;

@@ -73,8 +73,8 @@ select count(*) as n from modak.op_log where table_id = %(table_id)s and phase i
 -- name: pin_snapshot
 -- A gateway's pin holds a lake snapshot only. The heap's side is guarded by the reader's own transaction, so no partition waits for it:
 -- its T lies above every other.
-insert into modak.read_pins (table_id, pinned_lake_snapshot_id, pinned_tier_key_hi, expires_at, holder)
-select c.table_id, %(sequence_number)s, 9223372036854775807, now() + make_interval(secs => %(seconds)s), 'gateway'
+insert into modak.read_pins (table_id, pinned_lake_snapshot_id, pinned_tier_key_hi, expires_at, holder, holds_delta)
+select c.table_id, %(sequence_number)s, 9223372036854775807, now() + make_interval(secs => %(seconds)s), 'gateway', false
   from modak.cutline c where c.table_id = %(table_id)s
 returning pin_id;
 

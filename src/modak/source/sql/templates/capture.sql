@@ -38,7 +38,7 @@ begin
     moved := tg_op = 'UPDATE' and old_pk = new_pk and old_key <> new_key;
     if tg_op = 'DELETE' or (tg_op = 'UPDATE' and (old_pk <> new_pk or (moved and old_key >= line))) then
         if old_key < line then
-            perform modak.put_delta({table_id}, old_pk, 1::smallint, old_key, null, {key_image_old});
+            perform modak.put_delta({table_id}, old_pk, 1::smallint, old_key, null, {key_image_old}, true);
         else
             insert into modak.captured (table_id, partition_id, pk, op, tier_key, payload)
             values ({table_id}, tg_relid::bigint, old_pk, 1, old_key, {key_image_old});
@@ -46,7 +46,8 @@ begin
     end if;
     if tg_op <> 'DELETE' then
         if new_key < line then
-            perform modak.put_delta({table_id}, new_pk, 0::smallint, new_key, case when moved then old_key end, {image_new});
+            perform modak.put_delta({table_id}, new_pk, 0::smallint, new_key, case when moved then old_key end, {image_new},
+                                    tg_op = 'UPDATE' and old_pk = new_pk and old_key < line);
         else
             insert into modak.captured (table_id, partition_id, pk, op, tier_key, payload)
             values ({table_id}, tg_relid::bigint, new_pk, 0, new_key, {image_new});

@@ -24,7 +24,7 @@ begin
             using errcode = '22008', hint = 'Rows this old have expired and are not taken back.';
     end if;
     loop
-        insert into {delta} (table_id, pk, op, tier_key, payload) values ({table_id}, seen_pk, 1, seen_key, {key_image_seen})
+        insert into {delta} (table_id, pk, op, tier_key, payload, placed) values ({table_id}, seen_pk, 1, seen_key, {key_image_seen}, true)
             on conflict (table_id, pk) do nothing;
         if found then
             return true;

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modak.errors import Refused
-from modak.gateway.scan.deletes import Bitmaps
-from modak.gateway.scan.paths import without_globs
-from modak.gateway.scan.snapshot import DataFile, Field, Snapshot
-from modak.gateway.sqltext import quoted, string
+from modak.scan.deletes import Bitmaps
+from modak.scan.paths import without_globs
+from modak.scan.snapshot import DataFile, Field, Snapshot
+from modak.scan.sqltext import quoted, string
 
 _TYPES = {
     "boolean": "BOOLEAN",
@@ -55,7 +55,7 @@ def duckdb_type(field: Field) -> str:
 
 
 def _clean_sql(files: Sequence[DataFile], fields: Sequence[Field]) -> str:
-    return f"SELECT {_outputs(fields)} FROM {_read_sql(files, fields)}"  # noqa: S608
+    return f"SELECT {_outputs(fields)} FROM {read_sql(files, fields)}"  # noqa: S608
 
 
 def _touched_sql(files: Sequence[DataFile], fields: Sequence[Field], bitmaps: Bitmaps) -> str:
@@ -67,7 +67,7 @@ def _touched_sql(files: Sequence[DataFile], fields: Sequence[Field], bitmaps: Bi
         f"FROM (VALUES {numbers}) AS numbers(place, number) LEFT JOIN {bitmaps.table} USING (number)"
     )
     return (
-        f"SELECT {_outputs(fields)} FROM {_read_sql(files, fields)} AS rows "  # noqa: S608
+        f"SELECT {_outputs(fields)} FROM {read_sql(files, fields)} AS rows "  # noqa: S608
         f"JOIN ({places}) AS deletes ON deletes.place = rows.file_index "
         "WHERE get_bit(deletes.bits, rows.file_row_number::INTEGER) = 0"
     )
@@ -82,7 +82,8 @@ def _outputs(fields: Sequence[Field]) -> str:
     return ", ".join(f"f{field.id} AS {quoted(field.name)}" for field in fields)
 
 
-def _read_sql(files: Sequence[DataFile], fields: Sequence[Field]) -> str:
+def read_sql(files: Sequence[DataFile], fields: Sequence[Field]) -> str:
+    """Every row of the files, deleted ones too: columns are called f and their field id; a file is known by its place (file_index)."""
     paths = ", ".join(string(without_globs(file.path)) for file in files)
     schema = ", ".join(f"{field.id}: {{name: 'f{field.id}', type: {string(duckdb_type(field))}, default_value: NULL}}" for field in fields)
     rows = sum(file.rows for file in files)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modak.errors import NotFound
-from modak.gateway.scan.bounds import Range, RawBounds, column_range
+from modak.scan.bounds import Range, RawBounds, column_range
 
 
 @dataclass(frozen=True, slots=True)

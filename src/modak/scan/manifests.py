@@ -13,8 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, IntegerType, ListType, LongType, MapType, NestedField, StringType, StructType
 
 from modak.errors import LakeError, Retry
-from modak.gateway.scan.paths import readable
-from modak.gateway.scan.snapshot import DataFile, DeleteFile
+from modak.scan.paths import readable
+from modak.scan.snapshot import DataFile, DeleteFile
 
 # The column of a delete file that names data files; its bounds stand in the manifest.
 FILE_PATH_FIELD = 2147483546

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from modak.gateway.predicate import Predicate
-from modak.gateway.scan.deletes import Deletes
-from modak.gateway.scan.engine import Engine
-from modak.gateway.scan.prune import KeyRange, prune
-from modak.gateway.scan.relation import relation_sql
-from modak.gateway.scan.snapshot import DataFile, Snapshot
-from modak.gateway.scan.snapshots import Snapshots
+from modak.scan.deletes import Deletes
+from modak.scan.engine import Engine
+from modak.scan.predicate import Predicate
+from modak.scan.prune import KeyRange, prune
+from modak.scan.relation import relation_sql
+from modak.scan.snapshot import DataFile, Snapshot
+from modak.scan.snapshots import Snapshots
 
 
 class ColdTables:

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from modak.errors import LakeError
-from modak.gateway.scan.engine import Cursor, Engine
-from modak.gateway.scan.paths import readable, without_globs
-from modak.gateway.scan.snapshot import DataFile, Snapshot
-from modak.gateway.sqltext import quoted, string
+from modak.scan.engine import Cursor, Engine
+from modak.scan.paths import readable, without_globs
+from modak.scan.snapshot import DataFile, Snapshot
+from modak.scan.sqltext import quoted, string
 
 # Reserved by Iceberg for the two columns of a position-delete file.
 _SCHEMA = (
@@ -101,7 +101,7 @@ class Deletes:
         with self._lock:
             found = {key: self._bitmaps[key] for key in keys if key in self._bitmaps}
         missing = [(key, file) for key, file in zip(keys, files, strict=True) if key not in found]
-        positions = _positions(sorted({path for (_, paths), _ in missing for path in paths}), cursor)
+        positions = deleted_positions(sorted({path for (_, paths), _ in missing for path in paths}), cursor)
         for key, file in missing:
             found[key] = _bitmap(file.rows, [positions[path].get(file.path) for path in key[1]])
         with self._lock:
@@ -117,7 +117,7 @@ class Deletes:
             size -= len(self._bitmaps.popitem(last=False)[1])
 
 
-def _positions(paths: Sequence[str], cursor: Cursor) -> dict[str, dict[str, Positions]]:
+def deleted_positions(paths: Sequence[str], cursor: Cursor) -> dict[str, dict[str, Positions]]:
     """What each delete file says, by the data file it speaks of."""
     found: dict[str, dict[str, Positions]] = {path: {} for path in paths}
     if not paths:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from modak.gateway.predicate import Predicate
-from modak.gateway.scan.bounds import Range, Value, parse
-from modak.gateway.scan.snapshot import DataFile, Field, Snapshot
+from modak.scan.bounds import Range, Value, parse
+from modak.scan.predicate import Predicate
+from modak.scan.snapshot import DataFile, Field, Snapshot
 
 Test = Callable[[Range], bool]
 

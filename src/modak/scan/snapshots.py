@@ -19,8 +19,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from modak.errors import LakeError, ModakError, Retry
-from modak.gateway.scan.manifests import Deletion, Manifest, UnreadableSnapshot, read_manifest
-from modak.gateway.scan.snapshot import DataFile, DeleteFile, Field, PartitionPart, Snapshot
+from modak.scan.manifests import Deletion, Manifest, UnreadableSnapshot, read_manifest
+from modak.scan.snapshot import DataFile, DeleteFile, Field, PartitionPart, Snapshot
 
 FORMAT_VERSION_MAX = 2
 _READERS = 8

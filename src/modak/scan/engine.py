@@ -1,4 +1,4 @@
-"""One DuckDB database inside the gateway: its limits, its extensions, its way to object stores.
+"""One DuckDB database inside a process: its limits, its extensions, its way to object stores.
 
 Nothing is installed or loaded behind our back: extensions come from wheels of the lock file, by path. After set-up the configuration is
 locked, so that a query cannot lift a limit; what a query may *name* is the business of whoever writes its SQL, and users' text never
@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import duckdb
 
 from modak.errors import MissingComponent, UsageError
-from modak.gateway.scan.paths import readable
-from modak.gateway.sqltext import quoted, string
+from modak.scan.paths import readable
+from modak.scan.sqltext import quoted, string
 
 if TYPE_CHECKING:
     from modak.lake.storage import Storage

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from modak.gateway.predicate import Predicate
-from modak.gateway.scan.bounds import Range, Value, parse
-from modak.gateway.scan.prune import KeyRange, surviving
-from modak.gateway.scan.snapshot import Field, Snapshot
+from modak.scan.bounds import Range, Value, parse
+from modak.scan.predicate import Predicate
+from modak.scan.prune import KeyRange, surviving
+from modak.scan.snapshot import Field, Snapshot
 
 # Postgres' own guesses where nothing is known.
 _DISTINCT_DEFAULT = 200

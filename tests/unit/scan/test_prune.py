@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modak.core.tier_key import TierKeyType
-from modak.gateway.predicate import Predicate
-from modak.gateway.scan.bounds import Range, decode, parse, partition_range
-from modak.gateway.scan.manifests import Deletion
-from modak.gateway.scan.prune import KeyRange, prune
-from modak.gateway.scan.snapshot import DataFile, DeleteFile, Field, PartitionPart, Snapshot
-from modak.gateway.scan.snapshots import with_deletes
+from modak.scan.bounds import Range, decode, parse, partition_range
+from modak.scan.manifests import Deletion
+from modak.scan.predicate import Predicate
+from modak.scan.prune import KeyRange, prune
+from modak.scan.snapshot import DataFile, DeleteFile, Field, PartitionPart, Snapshot
+from modak.scan.snapshots import with_deletes
 
 DAY = 86_400_000_000
 

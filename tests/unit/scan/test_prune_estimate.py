@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modak.core.tier_key import TierKeyType
-from modak.gateway.predicate import Predicate
-from modak.gateway.scan.estimate import estimate
-from modak.gateway.scan.prune import KeyRange
-from modak.gateway.scan.snapshot import DataFile, DeleteFile, Field, Snapshot
+from modak.scan.estimate import estimate
+from modak.scan.predicate import Predicate
+from modak.scan.prune import KeyRange
+from modak.scan.snapshot import DataFile, DeleteFile, Field, Snapshot
 
 FIELDS = (
     Field(1, "id", "long", True),

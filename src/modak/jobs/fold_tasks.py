@@ -1,0 +1,120 @@
+"""What the fold does on Spark's workers: find rows of corrected keys in data files, and write new images.
+
+A search reads the key columns of a few files, beside the keys that Postgres has for their range of tier keys; a writing turns images
+into data files. Both leave files that nobody sees before the commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from modak.catalog import migrate
+from modak.jobs.tasks import buffers, copied, reporting_session
+from modak.lake.data_files import Target, Writer, conform
+from modak.lake.delete_files import Doomed, write_deletes
+from modak.scan.engine import Cursor, Engine
+from modak.scan.positions import positions_of_keys
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile as IcebergFile
+
+    from modak.lake.storage import Storage
+    from modak.scan.snapshot import DataFile, Field
+
+MEMORY = "512MB"
+
+
+@dataclass(frozen=True)
+class Search:
+    """Files that may hold rows of the keys which this SQL reads."""
+
+    files: tuple[DataFile, ...]
+    keys_sql: str
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What a task made, and of how many rows."""
+
+    data: tuple[IcebergFile, ...] = ()
+    deletes: tuple[IcebergFile, ...] = ()
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class FoldTask:
+    """Everything the tasks of one fold need; goes to the executors as it is. Numbers are searches first, then writings."""
+
+    dsn: str
+    snapshot: str
+    op_id: str
+    target: Target
+    storage: Storage
+    key_fields: tuple[Field, ...]
+    searches: tuple[Search, ...]
+    writings: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.searches) + len(self.writings)
+
+    def run(self, number: int) -> Folded:
+        searching = number < len(self.searches)
+        done = self._search(number) if searching else self._write(number, self.writings[number - len(self.searches)])
+        with reporting_session(self.dsn) as session:
+            session.execute(migrate.SQL.query("report_progress"), {"op_id": self.op_id, "task": number, "rows_done": done.rows})
+        return done
+
+    def _search(self, number: int) -> Folded:
+        search = self.searches[number]
+        keys = self._keys(search.keys_sql)
+        if not keys.num_rows:
+            return Folded()
+        with engine_cursor(self.storage) as cursor:
+            found = positions_of_keys(cursor, search.files, self.key_fields, keys)
+        files = {file.path: file for file in search.files}
+        deletes = [
+            write_deletes(
+                self.target.metadata_json,
+                self.target.io_properties,
+                f"{self.op_id}-{number}",
+                Doomed(files[path].location, files[path].spec_id, files[path].partition, positions),
+            )
+            for path, positions in found.items()
+        ]
+        return Folded(deletes=tuple(deletes), rows=sum(file.record_count for file in deletes))
+
+    def _keys(self, query: str) -> pa.Table:
+        writer = Writer(self.target, "")
+        schema = pa.schema([writer.arrow_schema.field(writer.names.index(field.name)) for field in self.key_fields])
+        with copied(self.dsn, self.snapshot, query) as batches:
+            parts = [conform(pa.Table.from_batches([batch]).select([field.name for field in self.key_fields]), schema) for batch in batches]
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+    def _write(self, number: int, query: str) -> Folded:
+        writer, rows = Writer(self.target, f"{self.op_id}-{number}"), 0
+        with copied(self.dsn, self.snapshot, query) as batches:
+            for buffer in buffers(batches):
+                writer.write(buffer)
+                rows += buffer.num_rows
+        return Folded(data=tuple(writer.close()), rows=rows)
+
+
+@contextlib.contextmanager
+def engine_cursor(storage: Storage) -> Iterator[Cursor]:
+    """One thread: Spark runs as many tasks as there are cores."""
+    with tempfile.TemporaryDirectory(prefix="modak-fold-") as folder:
+        engine = Engine([storage], memory_limit=MEMORY, threads=1, temp_directory=Path(folder))
+        try:
+            cursor = engine.cursor()
+            yield cursor
+            cursor.close()
+        finally:
+            engine.close()

@@ -1,0 +1,50 @@
+"""Where rows stand: the positions of live rows that have one of the given keys, or meet a condition, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from modak.scan.deletes import Positions, deleted_positions
+from modak.scan.engine import Cursor
+from modak.scan.relation import duckdb_type, read_sql
+from modak.scan.snapshot import DataFile, Field
+
+_KEYS = "modak_keys"
+
+
+def positions_of_keys(cursor: Cursor, files: Sequence[DataFile], fields: Sequence[Field], keys: pa.Table) -> dict[str, Positions]:
+    """By the file's path. ``keys`` has the values of ``fields``, in their order; its own names do not matter."""
+    cursor.register(_KEYS, keys.rename_columns([f"k{place}" for place in range(len(fields))]))
+    typed = ", ".join(f"k{place}::{duckdb_type(field)} AS k{place}" for place, field in enumerate(fields))
+    same = " AND ".join(f"rows.f{field.id} = keys.k{place}" for place, field in enumerate(fields))
+    try:
+        return _live(cursor, files, fields, f"SEMI JOIN (SELECT {typed} FROM {_KEYS}) AS keys ON {same}")  # noqa: S608
+    finally:
+        cursor.unregister(_KEYS)
+
+
+def positions_where(cursor: Cursor, files: Sequence[DataFile], field: Field, condition: str) -> dict[str, Positions]:
+    """By the file's path; ``condition`` speaks of ``value``, which is the field's."""
+    return _live(cursor, files, [field], f"WHERE {condition.format(value=f'rows.f{field.id}')}")
+
+
+def _live(cursor: Cursor, files: Sequence[DataFile], fields: Sequence[Field], narrowed: str) -> dict[str, Positions]:
+    if not files:
+        return {}
+    found = cursor.execute(
+        f"SELECT rows.file_index AS place, list(rows.file_row_number::BIGINT) AS positions "  # noqa: S608
+        f"FROM {read_sql(files, fields)} AS rows {narrowed} GROUP BY rows.file_index"
+    ).to_arrow_table()
+    hit = {int(place): positions.values.to_numpy() for place, positions in zip(found["place"].to_pylist(), found["positions"], strict=True)}
+    gone = deleted_positions(sorted({delete.path for place in hit for delete in files[place].deletes}), cursor)
+    live: dict[str, Positions] = {}
+    for place, positions in hit.items():
+        file = files[place]
+        for delete in file.deletes:
+            positions = np.setdiff1d(positions, gone[delete.path].get(file.path, ()))
+        if len(positions):
+            live[file.path] = positions
+    return live

@@ -1,0 +1,126 @@
+"""Corrections as the fold reads them: which ones, where the lake holds their rows, and their keys and images in the heap's own types."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from modak.connection import Connection
+from modak.core.lake_table import LakeColumn, Shape
+from modak.core.table import Name, Relation
+from modak.source.expressions import encoded_key, raw, reference
+from modak.source.heap import projection
+from modak.source.relation import SQL
+from modak.source.spill import identifier
+from modak.source.view import delta_name, image_value
+
+PLACE = "coalesce(d.old_tier_key, d.tier_key)"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The oldest corrections, up to a version."""
+
+    upto: int
+    rows: int
+    upserts: int
+    unplaced: int  # the lake may hold their keys anywhere
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """The corrections of one table. Those whose values the lake cannot hold are passed over: they stay in the delta and are read there."""
+
+    shape: Shape
+    relation: Relation
+
+    def newest(self, session: Connection) -> int:
+        row = session.execute(self._sql("select coalesce(max(d.version), 0) as n from {delta} d where d.table_id = {table_id}")).fetchone()
+        return int(row["n"]) if row else 0
+
+    def unfit(self, session: Connection) -> int:
+        row = session.execute(
+            self._sql("select count(*) as n from {delta} d where d.table_id = {table_id} and not ({fits})", fits=raw(self._fits()))
+        ).fetchone()
+        return int(row["n"]) if row else 0
+
+    def batch(self, session: Connection, *, upto: int, rows_max: int) -> Batch | None:
+        row = session.execute(
+            self._template("corrections_chosen", upto=sql.Literal(upto), rows_max=sql.Literal(rows_max), placed=raw(self._placed()))
+        ).fetchone()
+        return Batch(row["upto"], row["rows"], row["upserts"], row["unplaced"]) if row and row["rows"] else None
+
+    def record(self, session: Connection, op_id: str, upto: int) -> None:
+        """Note which versions an operation carries; its publication clears these and no others."""
+        session.execute(self._template("corrections_recorded", op_id=sql.Literal(op_id), upto=sql.Literal(upto)))
+
+    def touched(self, session: Connection, upto: int, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        """Which of the ranges of tier keys (both ends included) hold a row that a correction up to this version speaks of."""
+        lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
+        rows = session.execute(self._template("corrections_touched", upto=sql.Literal(upto)), {"lows": lows, "highs": highs}).fetchall()
+        return [int(row["place"]) for row in rows]
+
+    def upsert_ranges(self, session: Connection, upto: int, parts: int) -> list[tuple[int, int]]:
+        """The tier keys of new images in about equal parts: [first, last], both included, apart from each other."""
+        marks = [number / parts for number in range(1, parts)]
+        row = session.execute(self._template("corrections_spread", upto=sql.Literal(upto)), {"marks": marks}).fetchone()
+        if row is None or row["low"] is None:
+            return []
+        edges = sorted({row["low"], *(row["marks"] or ()), row["high"] + 1})
+        return [(low, high - 1) for low, high in itertools.pairwise(edges)]
+
+    def keys_sql(self, upto: int, low: int, high: int, *, unplaced: bool) -> str:
+        """Primary keys whose rows the lake holds between two tier keys, in the lake's types; with ``unplaced``, the unknown ones too."""
+        near = f"{PLACE} between {int(low)} and {int(high)}"
+        if unplaced:
+            near = f"({near} or not {self._placed()})"
+        keys = [column for name in self.shape.primary_key for column in self.shape.columns if column.name == name]
+        return self._select(keys, f"d.version <= {int(upto)} and {near}")
+
+    def images_sql(self, upto: int, low: int, high: int) -> str:
+        where = f"d.version <= {int(upto)} and d.op = 0 and d.tier_key between {int(low)} and {int(high)}"
+        return self._select(self.shape.columns, where) + " order by modak_key"
+
+    def clear(self, session: Connection, op_id: str, spills: Sequence[Name]) -> int:
+        """Take out exactly what was folded, and the spill's rows that stood for it; returns how many corrections went."""
+        removed = [
+            f", spill{number} as (delete from {identifier(spill).as_string()} s using gone g"  # noqa: S608
+            f" where g.op = 0 and g.pk = {encoded_key(self.shape.primary_key, 's')})"
+            for number, spill in enumerate(spills)
+        ]
+        # The spill's trigger would take its rows' going for a deletion by the user.
+        session.execute("select set_config('modak.folding', %s, true)", [str(self.shape.table_id)])
+        row = session.execute(self._template("corrections_cleared", op_id=sql.Literal(op_id), removed=raw("".join(removed)))).fetchone()
+        return int(row["n"]) if row else 0
+
+    def _select(self, columns: Sequence[LakeColumn], where: str) -> str:
+        named = {column.name: column for column in self.relation.columns}
+        typed = ", ".join(f"{image_value(named[column.name])} as {reference(column.name)}" for column in columns)
+        delta = identifier(delta_name(self.shape.table_id)).as_string()
+        source = f"select d.tier_key as modak_key, {typed} from {delta} d where d.table_id = {int(self.shape.table_id)}"  # noqa: S608
+        return f"select {projection(columns)} from ({source} and {where} and {self._fits()}) corrected"  # noqa: S608
+
+    def _placed(self) -> str:
+        """A key that holds the tier key says itself where its row is."""
+        return "true" if self.shape.tier_key in self.shape.primary_key else "d.placed"
+
+    def _fits(self) -> str:
+        named = {column.name: column for column in self.relation.columns}
+        values = [(column.type.holds_sql, f"({image_value(named[column.name])})") for column in self.shape.columns]
+        checks = [f"({value} is null or {holds.format(column=value)})" for holds, value in values if holds is not None]
+        return f"(d.op = 1 or ({' and '.join(checks)}))" if checks else "true"
+
+    def _template(self, name: str, **parts: sql.Composable) -> sql.Composed:
+        shared: dict[str, sql.Composable] = {
+            "delta": identifier(delta_name(self.shape.table_id)),
+            "table_id": sql.Literal(self.shape.table_id),
+            "fits": raw(self._fits()),
+            "place": raw(PLACE),
+        }
+        return SQL.template(name, **{**shared, **parts})
+
+    def _sql(self, text: str, **parts: sql.Composable) -> sql.Composed:
+        return raw(text).format(delta=identifier(delta_name(self.shape.table_id)), table_id=sql.Literal(self.shape.table_id), **parts)
