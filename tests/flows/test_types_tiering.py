@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from psycopg import sql
+from tests.gateways import RunningGateway
 from tests.support import has_xml
 
 from modak.app import App
@@ -12,6 +13,8 @@ from modak.catalog import profiles
 from modak.connection import Connection
 from modak.core.registration import Options
 from modak.core.table import Name
+from modak.jobs.fold import fold
+from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import tier
 from modak.jobs.verify import verify
 from modak.registration.register import register
@@ -107,6 +110,31 @@ def test_every_type_crosses_exactly(app: App, connection: Connection) -> None:
         assert found.rows == sum(len(values) for values in VALUES.values()) + 1
         lake = job.lake.load(job.table.lake_table_ref).scan().to_arrow()
     _compare(connection, columns, lake)
+
+
+def test_every_type_folds_exactly(app: App, connection: Connection, gateway: RunningGateway) -> None:
+    """Each row once more as a correction: image → jsonb → the type itself → Parquet. A twin in the heap says what must come out."""
+    columns = _create(connection)
+    table = sql.Identifier(THINGS.schema, THINGS.name)
+    connection.execute(sql.SQL("create table public.twin as select * from {}").format(table))
+    profile = profiles.get(connection, None)
+    register(connection, app.lake(profile), THINGS, Options(tier_key="id", lag="0", width="100"), profile=profile.name)
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    with app.job(THINGS) as job:
+        tier(job)
+        reclaim(job)
+        # Every row gets the values of its neighbour, so none is what tiering wrote.
+        given = sql.SQL(
+            "update {t} e set ({names}) = (select {names} from public.twin t where t.id = case e.id when 999 then 1 else {next} end)"
+        )
+        following = sql.SQL("case e.id when 999 then 1 else (select min(t.id) from public.twin t where t.id > e.id) end")
+        changed = connection.execute(sql.SQL("{} where id < 1000").format(given.format(t=table, names=names, next=following))).rowcount
+        assert changed == sum(len(values) for values in VALUES.values()) + 1
+        before = connection.execute(sql.SQL("select e::text as row from {} e order by id").format(table)).fetchall()
+        outcome = fold(job)
+        assert (outcome.corrections, outcome.kept) == (changed, 0)
+    assert connection.execute("select count(*) as n from modak.delta").fetchone() == {"n": 0}
+    assert connection.execute(sql.SQL("select e::text as row from {} e order by id").format(table)).fetchall() == before
 
 
 def _compare(connection: Connection, columns: list[str], lake: pa.Table) -> None:

@@ -124,7 +124,7 @@ def _batch(context: JobContext, corrections: Corrections, newest: int, batch_row
     return FoldOutcome(
         corrections=int(operation.details["cleared"]),
         commits=1 if commit else 0,
-        rows_deleted=sum(file.record_count for one in made for file in one.deletes),
+        rows_deleted=sum(deletes.file.record_count for one in made for deletes in one.deletes),
         rows_written=sum(file.record_count for one in made for file in one.data),
         snapshot=commit.sequence_number if commit else None,
     )
@@ -215,7 +215,7 @@ def _run(context: JobContext, task: FoldTask, batch: Batch) -> list[Folded]:
 def _commit(context: JobContext, operation: Operation, made: Sequence[Folded]) -> tuple[Operation, Commit | None]:
     """One stamped commit; none where the lake holds nothing of these keys and gets nothing new."""
     data = [file for one in made for file in one.data]
-    deletes = [file for one in made for file in one.deletes]
+    deletes = [written for one in made for written in one.deletes]
     if not data and not deletes:
         return operation, None
     stamps = {

@@ -25,6 +25,7 @@ from modak.scan.positions import positions_of_keys
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
 
+    from modak.lake.change import PositionDeletes
     from modak.lake.storage import Storage
     from modak.scan.snapshot import DataFile, Field
 
@@ -44,7 +45,7 @@ class Folded:
     """What a task made, and of how many rows."""
 
     data: tuple[IcebergFile, ...] = ()
-    deletes: tuple[IcebergFile, ...] = ()
+    deletes: tuple[PositionDeletes, ...] = ()
     rows: int = 0
 
 
@@ -89,7 +90,7 @@ class FoldTask:
             )
             for path, positions in found.items()
         ]
-        return Folded(deletes=tuple(deletes), rows=sum(file.record_count for file in deletes))
+        return Folded(deletes=tuple(deletes), rows=sum(one.file.record_count for one in deletes))
 
     def _keys(self, query: str) -> pa.Table:
         writer = Writer(self.target, "")

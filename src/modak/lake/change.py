@@ -7,6 +7,7 @@ if the table moved since it was loaded, nothing happens, because what was found 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import (
@@ -42,15 +43,23 @@ class LakeMoved(LakeError):
     retry = Retry.NOW
 
 
+@dataclass(frozen=True)
+class PositionDeletes:
+    """A delete file and the partition spec of its data file, which PyIceberg's own object loses on its way between processes."""
+
+    file: DataFile
+    spec_id: int
+
+
 def commit_change(
     table: Table,
     stamps: Mapping[str, str],
     *,
     added: Sequence[DataFile] = (),
-    deletes: Sequence[DataFile] = (),
+    deletes: Sequence[PositionDeletes] = (),
     removed: Collection[str] = (),
 ) -> None:
-    """``deletes`` are position-delete files; ``removed`` names data files, whose own deletes go with them."""
+    """``removed`` names data files; deletes that speak of one of them alone go with it."""
     transaction = table.transaction()
     change = _Change(transaction, stamps, deletes, frozenset(removed))
     for file in added:
@@ -75,7 +84,9 @@ class _DeletesWriter(ManifestWriterV2):
 
 
 class _Change(_FastAppendFiles):
-    def __init__(self, transaction: Transaction, stamps: Mapping[str, str], deletes: Sequence[DataFile], removed: frozenset[str]) -> None:
+    def __init__(
+        self, transaction: Transaction, stamps: Mapping[str, str], deletes: Sequence[PositionDeletes], removed: frozenset[str]
+    ) -> None:
         operation = Operation.APPEND
         if removed:
             operation = Operation.OVERWRITE if deletes else Operation.DELETE
@@ -93,12 +104,10 @@ class _Change(_FastAppendFiles):
         return [*self._write_deletes(), *super()._manifests()]
 
     def _write_deletes(self) -> Iterator[ManifestFile]:
-        for spec_id in sorted({file.spec_id for file in self._deletes}):
+        for spec_id in sorted({one.spec_id for one in self._deletes}):
             with self._writer(self.spec(spec_id), ManifestContent.DELETES) as writer:
-                for file in self._deletes:
-                    if file.spec_id == spec_id:
-                        entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file)
-                        writer.add(entry)
+                for file in [one.file for one in self._deletes if one.spec_id == spec_id]:
+                    writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file))
             yield writer.to_manifest_file()
 
     def _existing_manifests(self) -> list[ManifestFile]:
@@ -133,7 +142,7 @@ class _Change(_FastAppendFiles):
 
     def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - PyIceberg's own default
         data = self._added_data_files
-        self._added_data_files = [*data, *self._deletes]
+        self._added_data_files = [*data, *(one.file for one in self._deletes)]
         try:
             return super()._summary(snapshot_properties)
         finally:

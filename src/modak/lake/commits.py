@@ -16,7 +16,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from modak.errors import LakeError
-from modak.lake.change import commit_change
+from modak.lake.change import PositionDeletes, commit_change
 
 OP_ID = "modak.op-id"
 OP_KIND = "modak.op-kind"
@@ -97,7 +97,7 @@ def change(
     stamps: Mapping[str, str],
     *,
     added: Sequence[DataFile] = (),
-    deletes: Sequence[DataFile] = (),
+    deletes: Sequence[PositionDeletes] = (),
     removed: Collection[str] = (),
 ) -> Commit:
     """Like ``append``, with rows deleted by position and data files taken out by name."""

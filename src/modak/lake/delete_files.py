@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
-from modak.lake.change import FILE_PATH_FIELD, POSITION_FIELD
+from modak.lake.change import FILE_PATH_FIELD, POSITION_FIELD, PositionDeletes
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -39,7 +39,7 @@ class Doomed:
     positions: Positions
 
 
-def write_deletes(metadata_json: str, io_properties: Mapping[str, str], prefix: str, doomed: Doomed) -> DataFile:
+def write_deletes(metadata_json: str, io_properties: Mapping[str, str], prefix: str, doomed: Doomed) -> PositionDeletes:
     """The delete file, invisible until it is committed; its name carries the operation."""
     location = TableMetadataUtil.parse_raw(metadata_json).location.rstrip("/")
     path = f"{location}/data/{prefix}-{uuid.uuid4().hex[:12]}-deletes.parquet"
@@ -53,7 +53,7 @@ def write_deletes(metadata_json: str, io_properties: Mapping[str, str], prefix: 
         pq.write_table(rows, stream, compression="zstd", store_schema=False)
     name = doomed.location.encode()
     lowest, highest = (to_bytes(LongType(), int(end)) for end in (positions[0], positions[-1]))
-    return DataFile.from_args(
+    file = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
@@ -69,7 +69,7 @@ def write_deletes(metadata_json: str, io_properties: Mapping[str, str], prefix: 
         nan_value_counts=None,
         split_offsets=None,
         sort_order_id=None,
-        spec_id=doomed.spec_id,
         equality_ids=None,
         key_metadata=None,
     )
+    return PositionDeletes(file, doomed.spec_id)

@@ -5,7 +5,7 @@ comment on column modak.delta.placed is 'The writer saw the lake''s row at old_t
 -- Where the lake holds the row: the fold asks by it which files it has to read.
 drop index modak.delta_by_tier_key;
 create index delta_by_place on modak.delta (table_id, (coalesce(old_tier_key, tier_key)));
-drop function modak.put_delta(bigint, text, smallint, bigint, bigint, jsonb);
+drop function if exists modak.put_delta(bigint, text, smallint, bigint, bigint, jsonb);
 
 create table modak.folded (
     op_id    text not null,
