@@ -19,6 +19,7 @@ from modak.embedded.postgres import Cluster
 from modak.lake.iceberg import IcebergLake
 from modak.settings import Settings, load
 from tests.gateways import RunningGateway
+from tests.spark_server import spark_server
 
 # The machine's own settings must not decide a test; where fetched jars are kept may.
 for _name in [name for name in os.environ if name.startswith("MODAK_") and name != "MODAK_CACHE"]:
@@ -95,6 +96,14 @@ def _cache() -> dict[str, str]:
 @pytest.fixture
 def app(settings: Settings) -> App:
     return App(settings)
+
+
+@pytest.fixture(scope="session")
+def spark_connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Spark Connect server: for workers that die, and need not start a JVM for it."""
+    folder = tmp_path_factory.mktemp("connect")
+    with spark_server(App(load({"HOME": os.environ.get("HOME", "/"), **_cache()}, data=str(folder / "data"))), folder) as address:
+        yield address
 
 
 @pytest.fixture

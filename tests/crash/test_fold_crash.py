@@ -5,9 +5,6 @@ One more pass ends as if nothing had happened: every correction in the lake exac
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests import events, seam
+from tests.deaths import kill_backends, killed_worker
 from tests.events import EVENTS, ROWS, drop_tiered, fold, put_under_modak, tier
 
 from modak.app import App
@@ -100,17 +98,8 @@ def cold(app: App, connection: Connection) -> App:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, point: str) -> None:
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("MODAK_")},
-        "MODAK_DSN": dsn,
-        "MODAK_DATA": str(settings.data),
-        "MODAK_CACHE": str(settings.cache),
-        "MODAK_FAILPOINTS": f"{point}=kill",
-    }
-    command = [sys.executable, "-m", "modak.cli.main", "fold", "public.events"]
-    dead = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert dead.returncode == -9, dead.stderr
+def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, spark_connect: str, point: str) -> None:
+    killed_worker(settings, dsn, spark_connect, point, "fold", "public.events")
     commits = len(seam.data_commits(cold, EVENTS))
     assert commits == (2 if point in COMMITTED else 1)
     correct_meanwhile(cold)
@@ -136,13 +125,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Non
 # After the journal's first entry the next thing the backend is asked for is the publication: the tasks have sessions of their own.
 @pytest.mark.parametrize("point", ["fold.after_files", "fold.after_commit", "fold.in_publish"])
 def test_its_backend_is_killed(cold: App, dsn: str, point: str, at_point: Callable[[str, Callable[[], None]], None]) -> None:
-    def kill() -> None:
-        with psycopg.connect(dsn, autocommit=True) as killer:
-            killer.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'modak' and pid <> pg_backend_pid()"
-            )
-
-    at_point(point, kill)
+    at_point(point, lambda: kill_backends(dsn))
     with pytest.raises(psycopg.OperationalError):
         fold(cold)
     commits = len(seam.data_commits(cold, EVENTS))

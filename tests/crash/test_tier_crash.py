@@ -6,9 +6,6 @@ none twice, exactly one commit of the data.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests import events, seam
+from tests.deaths import kill_backends, killed_worker
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
 
 from modak.app import App
@@ -76,17 +74,8 @@ def registered(app: App, connection: Connection) -> App:
 
 
 @pytest.mark.parametrize("point", [*TIER_POINTS, *RECLAIM_POINTS])
-def test_the_worker_is_killed(registered: App, settings: Settings, dsn: str, point: str) -> None:
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("MODAK_")},
-        "MODAK_DSN": dsn,
-        "MODAK_DATA": str(settings.data),
-        "MODAK_CACHE": str(settings.cache),
-        "MODAK_FAILPOINTS": f"{point}=kill",
-    }
-    command = [sys.executable, "-m", "modak.cli.main", "tier", "public.events"]
-    dead = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert dead.returncode == -9, dead.stderr
+def test_the_worker_is_killed(registered: App, settings: Settings, dsn: str, spark_connect: str, point: str) -> None:
+    killed_worker(settings, dsn, spark_connect, point, "tier", "public.events")
     before = len(seam.data_commits(registered, EVENTS))
     assert before == (1 if point in TIER_POINTS[4:] + RECLAIM_POINTS else 0)
     if point in RECLAIM_POINTS:
@@ -118,13 +107,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Non
 # A warm flush of five rows is over before anybody looks at its progress, so that point belongs to the killed worker only.
 @pytest.mark.parametrize("point", [point for point in TIER_POINTS if point != "tier.during_flush"])
 def test_its_backend_is_killed(registered: App, dsn: str, point: str, at_point: Callable[[str, Callable[[], None]], None]) -> None:
-    def kill() -> None:
-        with psycopg.connect(dsn, autocommit=True) as killer:
-            killer.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'modak' and pid <> pg_backend_pid()"
-            )
-
-    at_point(point, kill)
+    at_point(point, lambda: kill_backends(dsn))
     with pytest.raises(psycopg.OperationalError):
         tier(registered)
     write_as_client(registered)
