@@ -20,7 +20,7 @@ from modak.connection import Connection, masked
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
-from modak.jobs import reclaim, tier, verify
+from modak.jobs import fold, reclaim, tier, verify
 from modak.registration import register, report
 from modak.settings import Settings
 from modak.sqlfiles import SqlFiles, trusted
@@ -104,10 +104,18 @@ def _tier(app: App, output: Output) -> None:
         dropped = reclaim.reclaim(job).dropped
         returned = _returned(job.connection)
         output.note(f"   {len(dropped)} partitions are dropped from the heap; {returned} orders of that morning still read as returned")
+        output.note("8. `modak fold` carries the corrections into the lake, as position deletes and new images, in one commit:")
+        folded = fold.fold(job)
+        output.note(f"   {folded.corrections} corrections, S is {folded.snapshot}; {_returned(job.connection)} still read as returned")
         _show_status(job.connection, output, None)
         pointer = job.lake.find(job.table.lake_table_ref)
-    total = {"rows_in_lake": pointer.total_rows if pointer else 0, "tiered_rows": outcome.rows, "differences": len(found.differences)}
-    output.result(total, f"8. The lake table is at {pointer.location if pointer else 'nowhere'}; Spark, DuckDB and Trino can read it.")
+    total = {
+        "rows_in_lake": pointer.total_rows if pointer else 0,
+        "tiered_rows": outcome.rows,
+        "differences": len(found.differences),
+        "corrections_folded": folded.corrections,
+    }
+    output.result(total, f"9. The lake table is at {pointer.location if pointer else 'nowhere'}; Spark, DuckDB and Trino can read it.")
 
 
 def _show_status(connection: Connection, output: Output, name: Name | None) -> None:
