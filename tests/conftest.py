@@ -19,6 +19,7 @@ from modak.embedded.postgres import Cluster
 from modak.lake.iceberg import IcebergLake
 from modak.settings import Settings, load
 from tests.gateways import RunningGateway
+from tests.inline import run_inline
 from tests.spark_server import spark_server
 
 # The machine's own settings must not decide a test; where fetched jars are kept may.
@@ -96,6 +97,12 @@ def _cache() -> dict[str, str]:
 @pytest.fixture
 def app(settings: Settings) -> App:
     return App(settings)
+
+
+@pytest.fixture(autouse=True)
+def _inline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("inline") is not None:
+        run_inline(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 from modak.app import App
 from modak.catalog import profiles
@@ -10,9 +11,11 @@ from modak.connection import Connection
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.jobs import fold as folding
+from modak.jobs import retain as retention
 from modak.jobs import tier as tiering
 from modak.jobs.fold import FoldOutcome
 from modak.jobs.reclaim import Reclaimed, reclaim
+from modak.jobs.retain import RetainOutcome
 from modak.jobs.tier import TierOutcome
 from modak.registration.register import register
 
@@ -55,3 +58,13 @@ def drop_tiered(app: App) -> Reclaimed:
 def fold(app: App, *, lock_attempts: int = 4, **options: object) -> FoldOutcome:
     with app.job(EVENTS) as job:
         return folding.fold(replace(job, lock_attempts=lock_attempts), **options)  # type: ignore[arg-type]
+
+
+def retain(app: App, *, lock_attempts: int = 4) -> RetainOutcome:
+    """Retention needs no Spark, and gets none."""
+    with app.job(EVENTS) as job:
+        return retention.retain(replace(job, lock_attempts=lock_attempts, spark=_no_spark))
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("retention asked for Spark")

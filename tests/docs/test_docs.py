@@ -133,7 +133,7 @@ def test_the_readmes_first_session_works(new_database: Callable[..., str], tmp_p
     reader.follow(found)
 
 
-@pytest.mark.parametrize("guide", ["columns", "registration", "storage-profiles", "types"])
+@pytest.mark.parametrize("guide", ["columns", "keep-heap", "registration", "retention", "storage-profiles", "types", "untier", "writing"])
 def test_the_guide_works(guide: str, new_database: Callable[..., str], template: str, tmp_path: Path) -> None:
     reader = Reader(tmp_path, MODAK_DSN=new_database(template), MODAK_DATA=str(tmp_path / "data"))
     found = blocks(ROOT / "docs" / "guides" / f"{guide}.md")

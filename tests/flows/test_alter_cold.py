@@ -74,6 +74,7 @@ def test_every_change_shows_in_both_tiers(app: App, connection: Connection, cold
     for text in (
         "drop column note",
         "alter column n type bigint, alter column price type numeric(12, 2)",
+        "alter column r type double precision",
         "alter column val type text, alter column mood type text",
         "rename column val to label",
         "rename column id to key",
@@ -86,7 +87,9 @@ def test_every_change_shows_in_both_tiers(app: App, connection: Connection, cold
         key = "key" if text.startswith("rename column id") else key
         assert_as_twin(connection, key)
     assert lake_schema(app)["val"] == "string", "the lake has not followed yet"
-    for condition in ("n > 5000000000", "n < 5000000000 and n >= 4", "price < 99999999.99", "label > 'v2'", "mood = 'good' and at < 150"):
+    floats = ("r = 0.1::real", "r = 0.1", "r < 3.3", "r >= 2.2::real and r <= 6.6", "r in (1.1, 1.1::real, 4.4)")
+    others = ("n > 5000000000", "n < 5000000000 and n >= 4", "price < 99999999.99", "label > 'v2'", "mood = 'good' and at < 150")
+    for condition in (*floats, *others):
         found, wanted = (rows(connection, f"select key from {name} where {condition} order by key") for name in ("public.events", TWIN))
         assert found == wanted, condition
     both(connection, "update {} set label = 'a longer label', note = 1 where key in (3, 4, 40)")
@@ -97,13 +100,16 @@ def test_every_change_shows_in_both_tiers(app: App, connection: Connection, cold
         assert verify(job).differences == ()
     events.tier(app, upto=200)
     assert lake_schema(app) == {
-        "key": "long", "at": "long", "n": "long", "r": "float", "price": "decimal(12, 2)", "label": "string", "mood": "string",
+        "key": "long", "at": "long", "n": "long", "r": "double", "price": "decimal(12, 2)", "label": "string", "mood": "string",
         "note": "int",
     }  # fmt: skip
     assert_as_twin(connection, key)
     both(connection, "update {} set note = 2 where key in (8, 12)")
     assert_as_twin(connection, key)
     assert rows(connection, "select key from public.events where at < 200 and label = 'v12' and n = 12") == [(12,)]
+    for condition in floats:
+        found, wanted = (rows(connection, f"select key from {name} where {condition} order by key") for name in ("public.events", TWIN))
+        assert found == wanted, condition
     with app.job(EVENTS) as job:
         assert verify(job).differences == ()
     events.drop_tiered(app)
@@ -114,7 +120,7 @@ def test_what_cold_rows_cannot_follow_is_refused(app: App, connection: Connectio
     for text, code in {
         "alter column n type text": "column_type",
         "alter column n type smallint": "column_type",
-        "alter column r type double precision": "column_type",
+        "alter column r type numeric": "column_type",
         "alter column price type numeric(12, 3)": "column_type",
         "alter column val type varchar(5)": "column_type",
         "alter column note type jsonb using to_jsonb(note)": "computed",

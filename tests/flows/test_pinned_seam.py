@@ -39,7 +39,6 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         return [task.run(number) for number in range(len(task.chunks))]
 
     monkeypatch.setattr(flush, "_run", run)
-    monkeypatch.setattr(flush.os, "setpriority", lambda *_: None)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests import events
-from tests.contract.test_spark_connect import connect_server  # noqa: F401 - fixture
 from tests.events import put_under_modak
 from tests.flows.test_pinned_duckdb import E_ROWS, every_type
 from tests.flows.test_pinned_seam import Row, Writer, cold_events, no_spark, pin_count  # noqa: F401 - fixtures
@@ -160,7 +159,7 @@ with pinned_table(spark, sys.argv[2], "public.events") as frame:
 
 
 def test_over_spark_connect(
-    connect_server: str,  # noqa: F811
+    spark_connect: str,
     cold_events: None,  # noqa: F811
     connection: Connection,
     settings: Settings,
@@ -169,7 +168,7 @@ def test_over_spark_connect(
     connection.execute("update public.events_hot set val = 'corrected' where id = 2")
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MODAK_", "SPARK_", "PYSPARK_"))}
     environment = {**plain, "MODAK_DATA": str(settings.data), "MODAK_CACHE": str(settings.cache)}
-    command = [sys.executable, "-c", SCRIPT, connect_server, dsn]
+    command = [sys.executable, "-c", SCRIPT, spark_connect, dsn]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str([(*row[:2], "corrected") if row[0] == 2 else row for row in E_ROWS])

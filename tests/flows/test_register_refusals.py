@@ -129,6 +129,7 @@ def test_a_temporary_table_is_refused(connection: Connection, app: App, lake: Ic
 CONFLICTS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "mirrored", "lake_retention": "500", "width": "10"}, "--lake-retention is for tiered tables"),
     ({"mode": "mirrored", "keep_heap": True}, "--keep-heap is for tiered tables"),
+    ({"mode": "mirrored", "check_cold_keys": True}, "--check-cold-keys is for tiered tables"),
     ({"mode": "mirrored", "lag": "10"}, "--lag is for tiered tables"),
     ({"keep_heap": True, "lake_retention": "500", "width": "10"}, "contradict each other"),
     ({"keep_heap": True, "reclaim_lag": "500"}, "never reclaims"),

@@ -151,3 +151,24 @@ def test_composite_keys_do_not_collide(connection: Connection, lake: IcebergLake
     assert value(connection, "select count(*) from modak.delta") == len(pairs)
     connection.execute("update public.events set event_time = -2 where a = 'a' and b = 'b|c'")
     assert value(connection, "select count(*) from modak.delta") == len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("column_type", "bounds", "wrong"), [("bigint", (0, 10), ["null"]), ("date", ("2026-01-01", "2026-02-01"), ["null", "'infinity'"])]
+)
+def test_a_key_that_is_none_is_refused_in_the_users_terms(
+    connection: Connection, lake: IcebergLake, column_type: str, bounds: tuple[object, object], wrong: list[str]
+) -> None:
+    """Also where the tier key is part of the primary key, and an UPDATE looks whether its new key is taken."""
+    connection.execute(f"create table public.t (id bigint, k {column_type}, primary key (id, k)) partition by range (k)")
+    connection.execute(f"create table public.t_1 partition of public.t for values from ('{bounds[0]}') to ('{bounds[1]}')")
+    register_table(connection, lake, Name("public", "t"), options("k", ()))
+    low = f"'{bounds[0]}'::{column_type}"
+    connection.execute(f"insert into public.t values (1, {low} - 5), (2, {low})")
+    for key in (1, 2):
+        for bad in wrong:
+            with pytest.raises((psycopg.errors.NotNullViolation, psycopg.errors.DatetimeFieldOverflow)) as refused:
+                connection.execute(f"update public.t set k = {bad} where id = {key}")
+            assert "delta" not in str(refused.value)
+    connection.execute(f"update public.t set k = {low} - 6 where id = 1")
+    assert value(connection, "select count(*) from public.t") == 2

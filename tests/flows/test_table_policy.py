@@ -119,6 +119,7 @@ def test_a_second_register_updates_in_place(connection: Connection, lake: Iceber
         ({"mode": "mirrored"}, "--mode"),
         ({"surface": "heap"}, "--surface"),
         ({"keep_heap": True}, "--keep-heap"),
+        ({"check_cold_keys": True}, "--check-cold-keys"),
         ({"text_columns": ("val",)}, "--as-text"),
         ({"lake_table": "public.other"}, "--lake-table"),
         ({"width": "20"}, "--width"),
@@ -146,7 +147,7 @@ def test_export_and_import_carry_every_setting(
     create_events(connection)
     connection.execute(build)
     register_table(connection, lake, EVENTS, options(width="10", lag="5", lake_retention="50", reclaim_lag="7", premake=2))
-    odd = options("K", (), surface="heap", keep_heap=True, width="month", lag="1 year 2 mons", text_columns=("note",))
+    odd = options("K", (), surface="heap", keep_heap=True, check_cold_keys=True, width="month", lag="1 year 2 mons", text_columns=("note",))
     register_table(connection, lake, names[1], odd)
     register_table(connection, lake, Name("public", "plain"), options())
     policy.change(connection, tables.get(connection, EVENTS), {"enabled": "no", "maintenance.target": "5"})

@@ -102,6 +102,17 @@ def test_empty_partitions_move_the_line_without_a_snapshot(registered: App, conn
     assert drop_tiered(registered).dropped == ("public.p0", "public.p1")
 
 
+def test_a_partition_that_never_held_a_row_is_as_good_as_any(app: App, connection: Connection) -> None:
+    """It has no page at all, unlike one whose rows were deleted."""
+    events.create(connection, partitions=4)
+    connection.execute("insert into public.events values (6, 310, 'x')")
+    connection.execute("delete from public.events where event_time between 100 and 199")
+    connection.execute("truncate public.p1")
+    put_under_modak(app, connection)
+    assert tier(app).partitions == ("public.p0", "public.p1", "public.p2")
+    assert seam.read(app, EVENTS) == {key: row for key, row in ALL.items() if key != "3"} | {"6": (6, 310, "x")}
+
+
 def test_new_partitions_are_found_and_tier_in_bound_order(registered: App, connection: Connection) -> None:
     tier(registered)
     connection.execute("create table public.a_newer partition of public.events_hot for values from (400) to (500)")

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from tests import events, seam
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
+from tests.gateways import RunningGateway
 
 from modak.app import App
+from modak.catalog import profiles
 from modak.connection import Connection
 from modak.core.profile import Profile
+from modak.core.registration import Options
+from modak.core.table import Name
+from modak.jobs import fold as folding
+from modak.jobs import tier as tiering
+from modak.jobs.compare import Comparison
+from modak.jobs.reclaim import reclaim
 from modak.jobs.verify import Verified, verify
+from modak.registration.register import register
 
 pytestmark = pytest.mark.spark
 
@@ -68,6 +78,20 @@ def test_a_difference_is_named_with_both_values_and_repaired(
     assert seam.read(tiered, EVENTS) == now
 
 
+def test_writers_who_go_on_are_no_difference(tiered: App, connection: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heap, delta and lake are read one after the other, and must still be those of one moment."""
+    connection.execute("update public.events_hot set val = 'corrected' where id = 3")
+    look = Comparison.look_for_delta
+
+    def then_write(self: Comparison, session: Connection) -> None:
+        look(self, session)
+        with psycopg.connect(dsn, autocommit=True) as writer:
+            writer.execute("update public.events_hot set val = val || '!' where id < 3")
+
+    monkeypatch.setattr(Comparison, "look_for_delta", then_write)
+    assert run(tiered).differences == ()
+
+
 def test_rows_that_the_delta_corrects_are_compared_with_it(tiered: App, connection: Connection) -> None:
     connection.execute("update public.events_hot set val = 'corrected' where id = 1")
     connection.execute("delete from public.events_hot where id = 3")
@@ -93,3 +117,32 @@ def test_many_differences_are_bisected(app: App, connection: Connection) -> None
     tier(app, upto=100)
     tamper(connection, "update public.p0 set val = 'x' where id in (1234, 34567, 60001)")
     assert sorted(difference.key for difference in run(app).differences) == ["1234", "34567", "60001"]
+
+
+def test_a_late_row_of_a_region_without_that_period(app: App, connection: Connection, gateway: RunningGateway) -> None:
+    """Folded, it stands in the lake alone, in a period that another region still has a copy of: no difference, and not to be mended."""
+    name, profile = Name("public", "readings"), profiles.get(connection, None)
+    connection.execute(
+        "create table public.readings (region text, id bigint, at integer, primary key (region, id, at)) partition by list (region)"
+    )
+    for region, first in (("eu%", 0), ("us", 1)):
+        parent = f"public.readings_{region[:2]}"
+        connection.execute(f"create table {parent} partition of public.readings for values in ('{region}') partition by range (at)")
+        for number in range(first, 3):
+            ends = f"from ({number * 100}) to ({number * 100 + 100})"
+            connection.execute(f"create table public.r_{region[:2]}_{number} partition of {parent} for values {ends}")
+    connection.execute("insert into public.readings select 'eu%', n, n * 10 from generate_series(0, 28) n")
+    chosen = Options(tier_key="at", primary_key=("region", "id"), lag="0")
+    register(connection, app.lake(profile), name, chosen, profile=profile.name)
+    with app.job(name) as job:
+        tiering.tier(job, upto=100)
+        connection.execute("insert into public.readings values ('us', 1, 50), ('us', 2, 60)")
+        folding.fold(job)
+        assert verify(job, repair=True).differences == ()
+        connection.execute("alter table public.r_eu_0 disable trigger user")
+        connection.execute("delete from public.r_eu_0 where id = 3")
+        assert [found.lake for found in verify(job).differences] == ['{"region":"eu%","id":3,"at":30}']
+        assert verify(job, repair=True).repaired == 1
+        assert reclaim(job).dropped == ("public.r_eu_0",)
+    found = connection.execute("select id from public.readings where region = 'us' and at < 100 order by id").fetchall()
+    assert [row["id"] for row in found] == [1, 2]

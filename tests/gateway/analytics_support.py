@@ -104,7 +104,6 @@ def tier(app: App, name: Name, upto: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch, app.job(name) as job:
         patch.setattr(flush, "_run", run)
-        patch.setattr(flush, "NICENESS", 0)
         tiering.tier(replace(job, lock_attempts=8), upto=job.table.key_type.decode(upto))
 
 
@@ -124,6 +123,7 @@ class Client:
 
     connection: psycopg.Connection[Any]
     in_savepoint: bool = False
+    exported: str | None = None
     asked: list[str] = field(default_factory=list)
 
     @property

@@ -334,12 +334,34 @@ def test_savepoints_serializable_and_failed_transactions_are_left_to_postgres(wo
     assert world.texts(client, "select count(*) from readings") == [("469",)], "each statement has its own snapshot anyway"
     client.connection.execute("rollback")
     client.in_savepoint = False
-    client.connection.execute("begin isolation level serializable")
+    client.connection.execute("begin isolation level serializable read only")
     assert world.start(client, "select count(*) from readings") is None
     with pytest.raises(psycopg.DatabaseError):
         client.connection.execute("select 1/0")
     assert world.start(client, "select count(*) from readings") is None
     client.connection.execute("rollback")
+
+
+def test_a_snapshot_that_stays_is_exported_once_and_serves_savepoints_too(world: World, connection: Connection, client: Client) -> None:
+    sql = "select count(*), max(id) from orders"
+    for level in ("repeatable read read only", "serializable read only deferrable"):
+        client.exported = None
+        client.connection.execute(f"begin isolation level {level}")
+        before = world.texts(client, sql)
+        assert before is not None
+        exported = client.exported
+        assert exported is not None
+        client.connection.execute("savepoint s")
+        client.in_savepoint = True
+        connection.execute("insert into orders values (100000, '2024-04-20')")
+        try:
+            assert world.texts(client, sql) == before
+            assert client.exported == exported
+            client.connection.execute("rollback")
+            client.in_savepoint = False
+            assert world.texts(client, sql) != before
+        finally:
+            connection.execute("delete from orders_hot where id = 100000")
 
 
 def test_who_may_not_read_is_told_so_by_postgres(world: World, connection: Connection) -> None:

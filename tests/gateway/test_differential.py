@@ -52,6 +52,14 @@ CONDITIONS = [
     "coalesce({a}.t, 'none') <> 'late'",
     "case when {a}.b then {a}.n else {a}.small end > {n} % 20",
 ]
+# Through the name each of these is a query of the lake per row, so a query has at most one of them, and no join.
+CORRELATED = [
+    "a.n = (select max(m.n) from {t} m where m.small = a.small)",
+    "a.num > (select avg(m.num) from {t} m where m.v = a.v and m.id <> a.id)",
+    "a.key = (select min(m.key) from {t} m where m.n = a.n and m.b is not distinct from a.b)",
+    "exists (select from {t} m where m.id = a.id + {n} and m.small <> a.small)",
+    "(select count(*) from {t} m where m.n = a.n and m.day >= a.day) between 2 and 5",
+]
 PLAIN = ["id", "key", "small", "n", "big", "f", "d", "num", "loose", "t", "v", "c", "b", "day", "at", "u", "raw", "j", "tags", "gap"]
 AGGREGATES = [
     "count(*)",
@@ -112,6 +120,8 @@ def generated(seed: int) -> Query:
         return text.replace("{a}", alias).replace("{n}", str(dice.randint(0, 40))).replace("{{", "{").replace("}}", "}")
 
     conditions = tuple(fill(text) for text in dice.sample(CONDITIONS, dice.randint(0, 3)))
+    if not joined and dice.random() < 0.35:
+        conditions += (fill(dice.choice(CORRELATED)),)
     join = dice.choice(["join", "left join"]) + " {t} b on b.id = a.id + 40 and b.small = a.small" if joined else ""
     if dice.random() < 0.4:
         groups = tuple(fill(text) for text in dice.sample(GROUPS, dice.randint(0, 2)))

@@ -21,25 +21,28 @@ def test_an_old_snapshot_is_one_world(
 ) -> None:
     events.create(connection)
     events.put_under_modak(app, connection)
-    with psycopg.connect(dsn) as before, psycopg.connect(dsn) as between:
-        before.isolation_level = between.isolation_level = level
+    port = psycopg.conninfo.make_conninfo(dsn, host="127.0.0.1", port=gateway.port)
+    with psycopg.connect(dsn) as before, psycopg.connect(dsn) as between, psycopg.connect(port) as people:
+        before.isolation_level = between.isolation_level = people.isolation_level = level
+        people.read_only = True
         assert before.execute(READ).fetchall() == events.ROWS
         events.tier(app, upto=100)
         between_rows = between.execute(READ).fetchall()
-        assert between_rows == events.ROWS
+        assert between_rows == people.execute(READ).fetchall() == events.ROWS
         connection.execute("update public.events set val = 'corrected' where id = 2")
         connection.execute("delete from public.events where id = 1")
         events.tier(app, upto=200)
         connection.execute("insert into public.events values (9, 50, 'late'), (10, 250, 'new')")
         events.drop_tiered(app)
+        assert events.fold(app).corrections > 0
         assert before.execute(READ).fetchall() == events.ROWS
-        assert between.execute(READ).fetchall() == between_rows
+        assert between.execute(READ).fetchall() == people.execute(READ).fetchall() == between_rows
         plan = "\n".join(row[0] for row in between.execute(f"explain {READ}").fetchall())
         assert "Foreign Scan" in plan
-        before.rollback()
-        between.rollback()
+        for session in (before, between, people):
+            session.rollback()
         after = [(2, 20, "corrected"), (3, 110, "c"), (4, 210, "hot"), (5, 220, "hot"), (9, 50, "late"), (10, 250, "new")]
-        assert before.execute(READ).fetchall() == after
+        assert before.execute(READ).fetchall() == people.execute(READ).fetchall() == after
     assert events.drop_tiered(app).waiting == ()
     with psycopg.connect(dsn) as late:
         assert late.execute(READ).fetchall() == after
@@ -58,3 +61,16 @@ def test_a_plan_that_does_not_reach_the_line_fails_instead_of_missing_rows(
     connection.execute("update modak.tables set cold_bound = 200")
     with psycopg.connect(dsn) as reader:
         assert reader.execute(READ).fetchall() == events.ROWS
+
+
+def test_a_tier_key_that_was_renamed_by_hand_reads_on(app: App, connection: Connection, dsn: str, gateway: RunningGateway) -> None:
+    events.create(connection)
+    events.put_under_modak(app, connection)
+    events.tier(app)
+    connection.execute("alter table public.events_hot rename column event_time to at")
+    middle = "select id from public.events where event_time between 15 and 215 order by id"
+    port = psycopg.conninfo.make_conninfo(dsn, host="127.0.0.1", port=gateway.port)
+    with psycopg.connect(dsn) as reader, psycopg.connect(port) as people:
+        for session in (reader, people):
+            assert session.execute(READ).fetchall() == events.ROWS
+            assert session.execute(middle).fetchall() == [(2,), (3,), (4,)]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
+import logging
 import threading
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import conninfo
 from tests.worlds import KEYS, QUERIES, World
-
-from modak.embedded.server_binaries import find_server_binaries
 
 pytestmark = pytest.mark.spark
 
@@ -71,33 +68,35 @@ def test_what_a_view_cannot_do_goes_to_the_heap(people: Session) -> None:
         assert holders.fetchall()[0][0] == 1
 
 
-def test_psql_describes_and_copies(world: World) -> None:
-    dsn = conninfo.make_conninfo(world.dsn, host="127.0.0.1", port=world.gateway.port)
-    psql = str(find_server_binaries().bin_dir / "psql")
-    copied = "\\copy (select id, key from public.t_bigint order by id limit 2) to stdout"
-    script = f"\\d public.t_bigint\n\\dt public.*\n{copied}\nselect count(*) from t_large;\n"
-    done = subprocess.run([psql, dsn, "-X", "-v", "ON_ERROR_STOP=1"], input=script, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert 'View "public.t_bigint"' in done.stdout
-    assert "0\t0\n1\t10\n" in done.stdout
-    assert "80000" in done.stdout
+def test_a_transaction_with_one_snapshot_is_answered_by_the_lake_at_it(
+    people: Session, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = "select count(*), max(id) from public.t_bigint where key < 4500"
+    for level in ("repeatable read read only", "serializable read only deferrable"):
+        with caplog.at_level(logging.DEBUG, "modak.gateway"):
+            caplog.clear()
+            people.execute(f"begin isolation level {level}")
+            before = people.execute(count).fetchall()
+            session.execute("insert into public.t_bigint (id, key) values (999999, 4400), (999998, 44)")
+            try:
+                people.execute("savepoint s")
+                assert people.execute(count).fetchall() == people.execute(count, prepare=True).fetchall() == before
+                people.execute("rollback to s")
+                assert not [record for record in caplog.records if "left to Postgres" in record.getMessage()]
+                assert people.execute(count).fetchall() == before, "by Postgres now, whose snapshot it is"
+                people.execute("commit")
+                after = people.execute(count).fetchall()
+                assert (after[0][0], after[0][1]) == (before[0][0] + 2, 999_999)
+            finally:
+                session.execute("delete from public.t_bigint where id in (999998, 999999)")
 
 
-def test_sqlalchemy_reflects_and_reads(world: World) -> None:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    parts = conninfo.conninfo_to_dict(world.dsn)
-    where = sqlalchemy.URL.create(
-        "postgresql+psycopg", parts["user"], parts.get("password"), "127.0.0.1", world.gateway.port, str(parts["dbname"])
-    )
-    engine = sqlalchemy.create_engine(where)
-    table = sqlalchemy.Table("t_large", sqlalchemy.MetaData(), autoload_with=engine)
-    assert [column.name for column in table.columns] == ["id", "key", "t"]
-    with engine.connect() as connection:
-        rows = connection.execute(
-            sqlalchemy.select(sqlalchemy.func.count(), sqlalchemy.func.max(table.c.id)).where(table.c.key < 100)
-        ).all()
-    assert rows == [(100, 99)]
-    engine.dispose()
+def test_serializable_is_left_to_postgres_and_says_why(people: Session, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "modak.gateway"):
+        people.execute("begin isolation level serializable")
+        assert people.execute("select count(*) from public.t_large").fetchall() == [(80_000,)]
+        people.execute("commit")
+    assert [record for record in caplog.records if "SERIALIZABLE is watched over by Postgres alone" in record.getMessage()]
 
 
 def test_cancel_reaches_a_lake_query(people: Session) -> None:

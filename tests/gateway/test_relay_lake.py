@@ -302,3 +302,24 @@ def test_the_clients_statement_timeout_holds_for_the_lake(client: psycopg.Connec
         client.execute(counted("1", "sleep rows=5"))
     assert client.execute("select 1").fetchone() == (1,)
     assert all(answer.closed for answer in gateway.lake.answers)
+
+
+def test_savepoints_and_exported_snapshots_are_kept_in_mind_for_one_transaction(gateway: Gateway) -> None:
+    with gateway.connect(autocommit=True) as client:
+        backend = gateway.backends[-1]
+
+        def after(statement: str) -> tuple[bool, str | None]:
+            client.execute(statement)
+            return backend.in_savepoint, backend.exported
+
+        assert after("begin") == (False, None)
+        backend.exported = "a snapshot"
+        assert after("savepoint s") == (True, "a snapshot")
+        # Which savepoint ended is not known, so there may be another.
+        assert after("release s") == (True, "a snapshot")
+        assert after("savepoint s") == (True, "a snapshot")
+        assert after("rollback to s") == (True, None)
+        backend.exported = "a snapshot"
+        assert after("commit and chain") == (False, None)
+        assert after("savepoint s") == (True, None)
+        assert after("rollback") == (False, None)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import conninfo
 from tests import events
 from tests.gateways import RunningGateway
 
@@ -65,7 +68,7 @@ def caught_up(primary: Cluster, standby: psycopg.Connection[tuple[object, ...]])
         time.sleep(0.1)
 
 
-def test_it_reads_both_tiers_and_refuses_writes(app: App, primary: Cluster, standby: Cluster) -> None:
+def test_it_reads_both_tiers_and_refuses_writes(app: App, primary: Cluster, standby: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     with connect(primary.dsn(), autocommit=True) as connection:
         events.create(connection)
         events.put_under_modak(app, connection)
@@ -90,5 +93,22 @@ def test_it_reads_both_tiers_and_refuses_writes(app: App, primary: Cluster, stan
                     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
                         reader.execute(statement)
                 assert reader.execute(READ).fetchall() == expected
+            read_on_the_port(App(replace(app.settings, dsn=standby.dsn())), expected, caplog)
         finally:
             gateway.stop()
+
+
+def read_on_the_port(app: App, expected: list[tuple[object, ...]], caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway of the standby's own, which can write neither pins nor where it is."""
+    gateway = RunningGateway(app)
+    gateway.start()
+    try:
+        port = conninfo.make_conninfo(app.dsn, host="127.0.0.1", port=gateway.port)
+        with psycopg.connect(port) as people, caplog.at_level(logging.DEBUG, "modak.gateway"):
+            for level in (psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.REPEATABLE_READ):
+                people.isolation_level, people.read_only = level, True
+                assert people.execute(READ).fetchall() == people.execute(READ).fetchall() == expected
+                people.rollback()
+        assert not [record.getMessage() for record in caplog.records if "left to Postgres" in record.getMessage()]
+    finally:
+        gateway.stop()

@@ -29,6 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     # The gateway answers while Spark works elsewhere; it must never wait for a JVM.
     "gateway": BASE | {"core", "catalog", "source", "lake", "scan"},
     "app": BASE | {"core", "catalog", "lake", "jobs", "gateway", "embedded", "registration"},
+    # Embedded by applications and stream sinks: no JVM, and no part of Modak that runs jobs.
+    "load": BASE | {"core", "catalog", "source", "lake"},
     # Readers outside Postgres: what both share, and a door for each engine.
     "pinned": BASE | {"core", "catalog", "source", "lake"},
     "duckdb": BASE | {"core", "source", "lake", "scan", "gateway", "pinned", "app"},

@@ -40,6 +40,7 @@ class Registered:
     lake_retention_lag: str | None = None
     heap_retention_lag: str | None = None
     keep_heap: bool = False
+    check_cold_keys: bool = False
     premake: int = 0
     enabled: bool = True
     maintenance_policy: Mapping[str, Any] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,6 +11,7 @@ from modak.cli.context import Context, command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from modak.catalog.tables import Registered
     from modak.core.table import Name
     from modak.core.tier_key import TierKeyType
     from modak.jobs.context import JobContext
@@ -38,29 +39,44 @@ def add_commands(group: click.Group) -> None:
 
     @command(group)
     @click.argument("table", required=False)
+    def retain(context: Context, table: str | None) -> None:
+        """Expire lake rows further behind the cut-line than the table's lake_retention. Without TABLE: every table that has one."""
+        _retain(context, table)
+
+    @command(group)
+    @click.argument("table")
+    @click.option("--from", "key", default=None, metavar="KEY", help="Rows from this key on; its partition comes back whole. Default: all.")
+    def untier(context: Context, table: str, key: str | None) -> None:
+        """Bring cold rows back into heap partitions, and the cut-line down to them."""
+        _untier(context, table, key)
+
+    @command(group)
+    @click.argument("table", required=False)
     @click.option("--repair", is_flag=True, help="Where a heap copy stands, make the lake say the same through the delta.")
     def verify(context: Context, table: str | None, repair: bool) -> None:
         """Compare heap and lake by content; exit 3 on any difference. Without TABLE: every enabled table."""
         _verify(context, table, repair)
 
 
-def _names(context: Context, table: str | None) -> list[Name]:
-    """The named table, or every enabled one."""
+def _names(context: Context, table: str | None, chosen: Callable[[Registered], bool] = lambda _: True) -> list[Name]:
+    """The named table, or every enabled one that is ``chosen``."""
     from modak.catalog import tables
     from modak.source.relation import parse_name
 
     if table is not None:
         return [parse_name(table)]
     with context.app.connection() as connection:
-        return [found.name for found in tables.listing(connection) if found.enabled and found.mode == "tiered"]
+        return [found.name for found in tables.listing(connection) if found.enabled and found.mode == "tiered" and chosen(found)]
 
 
-def _each(context: Context, table: str | None, work: Callable[[Name, JobContext], T]) -> list[T]:
+def _each(
+    context: Context, table: str | None, work: Callable[[Name, JobContext], T], chosen: Callable[[Registered], bool] = lambda _: True
+) -> list[T]:
     """The job's result for each table. One table's failure is that table's: the others go on, and then it is raised."""
     from modak.errors import ModakError
 
     done, failed = [], None
-    for name in _names(context, table):
+    for name in _names(context, table, chosen):
         try:
             with context.app.job(name) as job:
                 done.append(work(name, job))
@@ -87,6 +103,42 @@ def _fold(context: Context, table: str | None, batch: int | None) -> None:
             context.output.note(f"{line['table']}: {line['waiting']}")
         if line["kept"]:
             context.output.note(f"{line['table']}: {line['kept']} corrections hold values that the lake cannot, and stay where they are")
+
+
+def _retain(context: Context, table: str | None) -> None:
+    from modak.jobs import retain
+
+    def work(name: Name, job: JobContext) -> dict[str, Any]:
+        outcome = retain.retain(job)
+        return {"table": str(name), **vars(outcome), "retention": _text(job.table.key_type, outcome.retention_line)}
+
+    done = _each(context, table, work, lambda found: found.lake_retention_lag is not None)
+    context.output.result(done)
+    columns = ("table", "retention", "files", "rows", "corrections", "snapshot")
+    context.output.table(["table", "R", "files", "rows", "corrections", "S"], [tuple(line[name] for name in columns) for line in done])
+    for line in done:
+        if line["waiting"]:
+            context.output.note(f"{line['table']}: {line['waiting']}")
+
+
+def _untier(context: Context, table: str, key: str | None) -> None:
+    from modak.jobs import untier
+
+    def work(name: Name, job: JobContext) -> dict[str, Any]:
+        kind = job.table.key_type
+        outcome = untier.untier(job, key=kind.decode(key) if key is not None else None)
+        return {"table": str(name), **vars(outcome), "cutline": _text(kind, outcome.tier_key_hi)}
+
+    [line] = done = _each(context, table, work)
+    context.output.result(done)
+    values = (line["table"], len(line["made"]), len(line["kept"]), line["rows"], line["corrections"], line["cutline"], line["snapshot"])
+    context.output.table(["table", "made", "stood", "rows copied", "corrections", "T", "S"], [values])
+    for made in line["made"]:
+        context.output.note(made)
+    if line["due_again"]:
+        context.output.note(f"due again by the lag: {', '.join(line['due_again'])}; change it with modak policy {line['table']} lag=…")
+    if line["waiting"]:
+        context.output.note(f"queries of these rows ask the gateway until the next pass: {line['waiting']}")
 
 
 def _tier(context: Context, table: str | None, upto: str | None, foreign: str, keep: bool) -> None:

@@ -15,6 +15,7 @@ def show(output: Output, plan: dict[str, Any]) -> None:
         ("primary key", ", ".join(plan["primary_key"])),
         ("tier key", f"{plan['tier_key']} ({plan['tier_key_type']})"),
         ("lake layout", plan["layout"]),
+        ("INSERT of a key that is cold", "is refused" if plan["check_cold_keys"] else "replaces the row"),
         ("rows (estimated)", plan["rows_estimated"]),
         ("size now", size(plan["bytes"])),
         ("newest key", plan["newest_key"]),

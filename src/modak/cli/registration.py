@@ -23,6 +23,7 @@ def _registration_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--reclaim-lag", default=None, metavar="L", help="Keep tiered partitions in the heap this much longer."),
         click.option("--width", default=None, metavar="W", help="Lake layout: a width for integers; hour, day, month, year or none."),
         click.option("--keep-heap", is_flag=True, help="Copy to the lake, but never drop heap partitions."),
+        click.option("--check-cold-keys", is_flag=True, help="Refuse an INSERT below the cut-line whose key a cold row has."),
         click.option("--lake-retention", default=None, metavar="L", help="Expire lake rows this far behind."),
         click.option("--heap-retention", default=None, metavar="L", help="Mirrored: drop heap partitions this far behind."),
         click.option("--profile", default=None, help="Storage profile. Default: the default one."),
@@ -49,6 +50,7 @@ def options_of(given: dict[str, Any]) -> Options:
         reclaim_lag=given["reclaim_lag"],
         width=given["width"],
         keep_heap=given["keep_heap"],
+        check_cold_keys=given["check_cold_keys"],
         lake_retention=given["lake_retention"],
         heap_retention=given["heap_retention"],
         profile=given["profile"],
@@ -219,7 +221,9 @@ def _unregister(context: Context, table: str, drop_lake: bool) -> None:
     first = f"{name} is an ordinary table again" if outcome.found else f"{name} is not registered"
     text = f"{first}; lake table {outcome.lake_table} {lake_text}" if outcome.lake_table else first
     if outcome.found and outcome.cold_rows and not outcome.lake_dropped:
-        context.output.note(f"{outcome.cold_rows} rows stay in the lake only; they are no longer seen through {name}")
+        context.output.note(
+            f"{outcome.cold_rows} rows stay in the lake only; they are no longer seen through {name} (run `modak untier` before)"
+        )
     for spill in outcome.spills:
         context.output.note(f"{spill} holds late rows and stays as the table's DEFAULT partition")
     data = {"table": str(name), "found": outcome.found, "lake_table": outcome.lake_table, "lake_dropped": outcome.lake_dropped}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from modak.catalog import migrate, tables
@@ -18,7 +19,7 @@ def show(connection: Connection, output: Output, name: Name | None) -> None:
     rows = connection.execute(migrate.SQL.query("list_status")).fetchall()
     if name is None:
         output.result(rows)
-        output.table(_COLUMNS, [_line(row) for row in rows])
+        _lines(output, rows)
         for row in rows:
             _problems(output, row)
         if not rows:
@@ -36,7 +37,7 @@ def show(connection: Connection, output: Output, name: Name | None) -> None:
             "waits": reclaim_waits(connection, table),
         }
     )
-    output.table(_COLUMNS, [_line(row)])
+    _lines(output, [row])
     output.table(["setting", "value"], [(key, _plain(value)) for key, value in settings(table).items()])
     output.table(["partition", "from", "to", "state"], [(part["name"], part["from"], part["to"], part["state"]) for part in partitions])
     _problems(output, row)
@@ -55,6 +56,15 @@ def reclaim_waits(connection: Connection, table: Registered) -> list[str]:
 
 
 _COLUMNS = ["table", "mode", "cut-line T", "S", "partitions", "delta", "staged", "pins", "enabled"]
+
+
+def _lines(output: Output, rows: Sequence[dict[str, Any]]) -> None:
+    """With R beside T where something has expired."""
+    if not any(row["retention"] for row in rows):
+        output.table(_COLUMNS, [_line(row) for row in rows])
+        return
+    columns = [*_COLUMNS[:3], "R", *_COLUMNS[3:]]
+    output.table(columns, [(*_line(row)[:3], row["retention"] or "none", *_line(row)[3:]) for row in rows])
 
 
 def _line(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -95,6 +105,7 @@ def settings(table: Registered) -> dict[str, Any]:
         "layout": table.layout,
         "as_text": list(table.text_cols),
         "keep_heap": table.keep_heap,
+        "check_cold_keys": table.check_cold_keys,
     }
 
 

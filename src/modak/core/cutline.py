@@ -1,6 +1,7 @@
 """The cut-line of a table: T divides heap from lake, S is the lake version that belongs to T, R is where history ends.
 
-Nothing here moves backwards. A reader that saw one cut-line may rely on every later one holding at least as much in the lake.
+Nothing here moves backwards, but for T when cold rows are brought back into the heap, which is an operation of its own. A reader that saw
+one cut-line may rely on every later one holding at least as much in the lake, or in the heap from its T on.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ def advance(current: Cutline, *, tier_key_hi: int, snapshot: int | None) -> Cutl
         raise CutlineRegression("S would move backwards", current=current.snapshot, wanted=snapshot or "none")
     if (tier_key_hi, snapshot) == (current.tier_key_hi, current.snapshot):
         return current
+    return replace(current, tier_key_hi=tier_key_hi, snapshot=snapshot)
+
+
+def bring_back(current: Cutline, *, tier_key_hi: int, snapshot: int | None) -> Cutline:
+    """The cut-line after untier: T lower than before, S as new or newer, and R still at or below T."""
+    if tier_key_hi > current.tier_key_hi:
+        raise CutlineRegression("untier does not raise T", current=current.tier_key_hi, wanted=tier_key_hi)
+    if _is_older(snapshot, current.snapshot):
+        raise CutlineRegression("S would move backwards", current=current.snapshot, wanted=snapshot or "none")
     return replace(current, tier_key_hi=tier_key_hi, snapshot=snapshot)
 
 

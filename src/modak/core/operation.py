@@ -21,6 +21,7 @@ class OperationKind(enum.StrEnum):
     INGEST = "ingest"
     LOAD = "load"
     COPY = "copy"
+    UNTIER = "untier"
 
 
 class Phase(enum.StrEnum):

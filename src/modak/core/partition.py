@@ -24,7 +24,8 @@ ALLOWED: Mapping[PartitionState, frozenset[PartitionState]] = MappingProxyType(
         # Abandoning leads back to hot as long as readers still take the rows from the heap.
         PartitionState.SEALING: frozenset({PartitionState.TIERING, PartitionState.HOT}),
         PartitionState.TIERING: frozenset({PartitionState.TIERED, PartitionState.HOT}),
-        PartitionState.TIERED: frozenset({PartitionState.DROPPED}),
+        # Untier brings a copy that still stands back as it is.
+        PartitionState.TIERED: frozenset({PartitionState.DROPPED, PartitionState.HOT}),
         PartitionState.DROPPED: frozenset(),
     }
 )
@@ -41,7 +42,7 @@ class Meaning:
 MEANINGS: Mapping[PartitionState, Meaning] = MappingProxyType(
     {
         PartitionState.HOT: Meaning(
-            "register or the cycle that first sees the partition; tiering when it gives up",
+            "register or the cycle that first sees the partition; tiering when it gives up; untier, when it moves T below it",
             "the heap holds the only copy, and no trigger of ours stands on the partition",
         ),
         PartitionState.SEALING: Meaning(

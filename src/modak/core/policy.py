@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from modak.core.bands import band_start
 from modak.core.cutline import Cutline
 from modak.core.lag import Lag
 from modak.core.partition import Partition, PartitionState
@@ -108,25 +109,34 @@ def reclaimable(
 
 def retention_line(
     cutline: Cutline,
-    max_key: int | None,
+    newest: int | None,
     lag: Lag,
-    width: int | None = None,
+    *,
+    layout: str = "none",
     lowest_staged: int | None = None,
     key_type: TierKeyType = TierKeyType.BIGINT,
+    partitions: Iterable[Partition] = (),
 ) -> int | None:
-    """Where R may stand now: the lag behind the cut-line, on a border of the lake's bands, at or above where R stands.
+    """Where R may stand now: the lag behind the cut-line, where a band of the lake's layout begins, at or above where R stands.
 
-    The lag counts from T and not from the newest row, so that one row dated far ahead cannot expire the whole lake; and
-    from the newest row where T has run ahead of it over empty partitions.
+    The lag counts from T and not from the newest row, so that one row dated far ahead cannot expire the whole lake; and not from a T
+    that somebody sent ahead over empty partitions (``--upto``), but from the end of the partition with the newest row. A load that
+    is staged holds R below its lowest key, since its rows would be refused otherwise. Nothing has expired where no row ever was.
     """
-    if max_key is None:
+    if newest is None:
         return cutline.retention_line
-    line = lag.before(min(cutline.tier_key_hi, max_key), key_type)
+    line = lag.before(min(cutline.tier_key_hi, _reached(newest, partitions)), key_type)
     if lowest_staged is not None:
         line = min(line, lowest_staged)
-    if width is not None:
-        line = max(KEY_MIN, line // width * width)
+    line = band_start(line, layout, key_type)
+    if line <= key_type.minimum:
+        return cutline.retention_line
     return line if cutline.retention_line is None else max(line, cutline.retention_line)
+
+
+def _reached(newest: int, partitions: Iterable[Partition]) -> int:
+    """Where time has come to by the data: the end of the newest row's partition."""
+    return max([newest + 1, *(partition.upper for partition in partitions if partition.lower <= newest)])
 
 
 def _bound_order(partition: Partition) -> tuple[int, int, str, str]:

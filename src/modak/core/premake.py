@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from modak.core.partition import Partition, PartitionState
-from modak.core.tier_key import MICROSECONDS_PER_DAY, TierKeyType, civil_to_days, days_to_civil
+from modak.core.tier_key import KEY_MIN, MICROSECONDS_PER_DAY, TierKeyType, civil_to_days, days_to_civil
 from modak.errors import Problem, Refused
 
 Range = tuple[int, int]
@@ -57,6 +57,17 @@ def following(partition: Partition, key_type: TierKeyType) -> Range:
     year, month, _ = days_to_civil(days)
     total = year * 12 + month - 1 + months
     return partition.upper, civil_to_days(total // 12, total % 12 + 1, 1) * _day(key_type)
+
+
+def preceding(upper: int, like: Partition, key_type: TierKeyType) -> int:
+    """Where a range begins that ends at ``upper`` and is as long as a partition: in calendar months where both are on their first days."""
+    months = _months(like, key_type)
+    days, rest = divmod(upper, _day(key_type)) if months is not None else (0, 0)
+    year, month, first = days_to_civil(days)
+    if months is None or rest or first != 1:
+        return max(KEY_MIN, upper - (like.upper - like.lower))
+    total = year * 12 + month - 1 - months
+    return civil_to_days(total // 12, total % 12 + 1, 1) * _day(key_type)
 
 
 def ahead(partitions: Iterable[Partition], headroom: int, max_key: int | None, key_type: TierKeyType) -> list[Range]:

@@ -39,6 +39,7 @@ class Options:
     dependents: str = "refuse"
     lake_table: str | None = None
     premake: int = 0
+    check_cold_keys: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,7 @@ def _conflicts(options: Options) -> Iterator[Problem]:
             "--keep-heap is for tiered tables",
             "a mirrored heap is complete anyway",
         ),
+        (options.mode == "mirrored" and options.check_cold_keys, "--check-cold-keys is for tiered tables", None),
         (options.mode == "mirrored" and options.lake_retention is not None, "--lake-retention is for tiered tables", None),
         (options.mode == "mirrored" and options.lag is not None, "--lag is for tiered tables", "a mirror trails by itself"),
         (options.mode == "tiered" and options.heap_retention is not None, "--heap-retention is for mirrored tables", "use --lag"),

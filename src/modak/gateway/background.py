@@ -15,6 +15,7 @@ _SECONDS = 60
 @contextmanager
 def running(gateway: Gateway) -> Iterator[Gateway]:
     """Started when the block begins, stopped when it ends."""
+    gateway.watched = False
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="modak-gateway", daemon=True)
     thread.start()

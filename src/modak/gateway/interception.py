@@ -23,7 +23,16 @@ class Parameter:
 
 
 class ClientSession(Protocol):
-    """The client's own authenticated Postgres session, idle between two of its messages."""
+    """The client's own authenticated Postgres session, idle between two of its messages.
+
+    ``in_savepoint``: its transaction may be in one. ``exported`` is for us to keep a snapshot in that the transaction has exported, and
+    forgotten by the session when the transaction is over.
+    """
+
+    exported: str | None
+
+    @property
+    def in_savepoint(self) -> bool: ...
 
     @property
     def transaction_status(self) -> bytes:

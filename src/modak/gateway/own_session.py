@@ -30,7 +30,9 @@ _STATUSES = {pq.TransactionStatus.IDLE: b"I", pq.TransactionStatus.INERROR: b"E"
 class OwnSession:
     """Implements ``interception.ClientSession``, under the settings of every connection of ours: results are in UTC and ISO."""
 
+    # Never in a transaction block, so neither matters.
     in_savepoint = False
+    exported: str | None = None
 
     def __init__(self, dsn: str, role: str, path: str, executor: Executor) -> None:
         self._executor = executor

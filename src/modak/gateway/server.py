@@ -60,6 +60,7 @@ class Server:
         self._sessions: dict[int, tuple[bytes, Session]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_pid = 1
+        self._opening = 0  # clients that have said who they are and not proven it yet
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -112,14 +113,18 @@ class Server:
             startup = await self._startup(channel)
             if startup is None:
                 return
-            if len(self._sessions) >= self._limits.connections:
+            if len(self._sessions) + self._opening >= self._limits.connections:
                 raise TooManyConnections(
                     "the gateway has no connection left", hint="raise MODAK_GATEWAY_CONNECTIONS", limit=self._limits.connections
                 )
             pid, secret = self._next_pid, secrets.token_bytes(4)
             self._next_pid += 1
             is_postgres = startup.parameters.get("user") == fdw_login.USER
-            session = await (self._for_postgres if is_postgres else self._for_people)(channel, startup, pid, secret)
+            self._opening += 1
+            try:
+                session = await (self._for_postgres if is_postgres else self._for_people)(channel, startup, pid, secret)
+            finally:
+                self._opening -= 1
         self._sessions[pid] = (secret, session)
         try:
             await session.run()

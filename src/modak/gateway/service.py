@@ -11,30 +11,36 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
+
 from modak.connection import connect
-from modak.errors import UsageError
+from modak.errors import ModakError, UsageError
 from modak.gateway.analytics.interceptor import LakeInterceptor
 from modak.gateway.analytics.relations import Relations
 from modak.gateway.channel import Channel
 from modak.gateway.dialect.functions import register_functions
 from modak.gateway.fdw import login as fdw_login
+from modak.gateway.fdw import presence
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import ColdScans
 from modak.gateway.fdw.session import FdwSession, Lake
 from modak.gateway.fdw.whole import WholeQueries
+from modak.gateway.lookout import Lookout
 from modak.gateway.native import Rewriter
 from modak.gateway.pins import Pins
 from modak.gateway.relay.login import database_of, login
 from modak.gateway.relay.session import RelaySession
 from modak.gateway.server import Limits, Server, Session
 from modak.gateway.wire.messages import StartupMessage
-from modak.gateway.wire.scram import ScramError, Verifier
+from modak.gateway.wire.scram import ScramError
 from modak.lake.storage import Storage
 from modak.scan.engine import Engine
 from modak.scan.table import ColdTables
 
 log = logging.getLogger("modak.gateway")
 
+# A Postgres that does not answer must not hold up the end of its gateway.
+_FAREWELL_SECONDS = 5
 _BINARY_COLLATIONS = ("C", "POSIX", "C.UTF-8", "C.utf8", "ucs_basic")
 
 
@@ -54,12 +60,16 @@ class Options:
 
 
 class Gateway:
-    def __init__(self, dsn: str, storages: Callable[[str], Storage], options: Options) -> None:
+    """``watched``: a process beside this one tells Postgres if this one is killed. Not for a gateway on a thread of somebody else's."""
+
+    def __init__(self, dsn: str, storages: Callable[[str], Storage], options: Options, *, watched: bool = True) -> None:
         self._dsn = dsn
+        self.watched = watched
+        self.lookout: Lookout | None = None
         self._options = options
         self._storages = storages
         self._stack = contextlib.ExitStack()
-        self._verifier: Verifier | None = None
+        self._presence = presence.Presence(None, None)
         self.port = options.port
 
     async def start(self) -> None:
@@ -73,9 +83,13 @@ class Gateway:
         await asyncio.to_thread(self._assemble)
         self.port = await self._server.start(options.host, options.port)
         host, port = _address(options.address_for_postgres, options.host, self.port)
-        self._verifier = await asyncio.to_thread(self._introduce, host, port)
+        self._presence = await asyncio.to_thread(self._announce, host, port)
+        if self.watched and self._presence.since is not None:
+            self.lookout = Lookout(self._dsn, self._presence.since)
 
     async def stop(self) -> None:
+        # First, so that nothing is planned any more that needs us.
+        await asyncio.to_thread(self._depart)
         await self._server.stop()
         await asyncio.to_thread(self._stack.close)
 
@@ -112,14 +126,28 @@ class Gateway:
         # Postgres 17 has a provider of its own (b), whose C.UTF-8 orders by bytes as libc's does.
         return row is not None and row["datcollate"] in _BINARY_COLLATIONS and row["provider"] in ("c", "b")
 
-    def _introduce(self, host: str, port: int) -> Verifier | None:
+    def _announce(self, host: str, port: int) -> presence.Presence:
         with connect(self._dsn, autocommit=True) as connection:
-            return fdw_login.introduce(connection, host, port)
+            return presence.announce(connection, host, port)
+
+    def _depart(self) -> None:
+        since = self._presence.since
+        if since is None:
+            return
+        try:
+            with connect(self._dsn, autocommit=True, connect_timeout=_FAREWELL_SECONDS) as connection:
+                presence.depart(connection, since)
+        except (psycopg.Error, ModakError) as cause:
+            log.warning("Postgres was not told that its gateway stops: %s", cause)
+            return  # the lookout has more time to try
+        if self.lookout is not None:
+            self.lookout.dismiss()
 
     async def _open_postgres(self, channel: Channel, startup: StartupMessage, pid: int, secret: bytes) -> Session:
-        if self._verifier is None:
+        verifier = self._presence.verifier
+        if verifier is None:
             raise ScramError("this database has no password for its gateway yet", hint="start a gateway on the primary once")
-        await fdw_login.login(channel, self._verifier, pid, secret)
+        await fdw_login.login(channel, verifier, pid, secret)
         return FdwSession(channel, self._lake)
 
     async def _open_people(self, channel: Channel, startup: StartupMessage, pid: int, secret: bytes) -> Session:

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from modak.catalog import migrate, tables
 from modak.connection import Connection, connect
-from modak.core import digest
+from modak.core import bounds, digest
 from modak.core.lake_table import LakeColumn
 from modak.core.table import Name
 from modak.jobs.context import JobContext
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 BUCKETS = 64
 ROWS_MAX = 20_000
 DIFFERENCES_MAX = 100
+# With it Spark's driver opens a transaction, which is what a snapshot can be set for.
+DELTA_FETCH_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -71,41 +73,58 @@ class Comparison:
         self.table = context.table
         self.keys = [next(column for column in columns if column.name == name) for name in context.table.primary_key_cols]
         self._has_delta = False
+        self._floor: int | None = None
+        self._snapshot: str | None = None
         self.key_column = canonical_key(self.table.key_type, reference(self.table.tier_key_col))
 
     def run(self, lower: int, upper: int) -> Compared:
         with spark_failures("the comparison"), connect(self.context.dsn, application="modak-verify") as connection:
             connection.execute("set transaction isolation level repeatable read, read only")
+            exported = connection.execute("select pg_export_snapshot() as name").fetchone()
+            self._snapshot = exported["name"] if exported else None
             snapshot_id = tables.published_snapshot(connection, self.table.table_id)
-            low, high = self._span(connection, lower, upper)
+            floor = tables.cutline(connection, self.table.table_id).retention_line
+            if floor is not None and lower < floor:
+                # What a copy still holds below R has expired, and the lake rightly knows nothing of it.
+                lower, self._floor = floor, floor
+            if lower >= upper:
+                return Compared(0, ())
             self.look_for_delta(connection)
+            low, high = self._span(connection, snapshot_id, lower, upper)
             lake = self.lake_rows(snapshot_id, low, high) if snapshot_id is not None else None
             rows, found = self._bisect(connection, lake, low, high)
-            found += self._corrected(connection)
+            found += self._corrected(connection, lower, upper)
+            if self.table.keep_heap:
+                found += self._only_corrected(connection, lower, upper)
             return Compared(rows, tuple(found[:DIFFERENCES_MAX]), len(found) > DIFFERENCES_MAX)
 
     def look_for_delta(self, connection: Connection) -> None:
         """Most tables have no corrections most of the time, and need no join with them."""
         self._has_delta = connection.execute(migrate.SQL.query("has_delta"), {"table_id": self.table.table_id}).fetchone() is not None
 
-    def _span(self, connection: Connection, lower: int, upper: int) -> tuple[int, int]:
-        """Finite ends: of an open partition, those of its rows (a lake row outside would show as a difference in count)."""
+    def _span(self, connection: Connection, snapshot_id: int | None, lower: int, upper: int) -> tuple[int, int]:
+        """Finite ends: of an open partition, those of the rows that either side has."""
         limit = 2**62
         if lower > -limit and upper < limit:
             return lower, upper
         row = connection.execute(
             sql.SQL("select min({0}) as low, max({0}) as high from {1} r").format(trusted(self.key_column), self._source())
         ).fetchone()
-        low = row["low"] if row and row["low"] is not None else 0
-        high = row["high"] + 1 if row and row["high"] is not None else 1
-        return (lower if lower > -limit else low), (upper if upper < limit else high)
+        known = [row[end] for end in ("low", "high") if row is not None and row[end] is not None]
+        if snapshot_id is not None:
+            ends = self.lake_rows(snapshot_id, lower, upper).selectExpr("min(modak_key)", "max(modak_key)").collect()[0]
+            known += [end for end in ends if end is not None]
+        low, high = (min(known), max(known) + 1) if known else (0, 1)
+        return (lower if lower > -limit else min(low, upper)), (upper if upper < limit else max(high, lower))
 
     # -- the two sides ---------------------------------------------------------------------------------------------
 
     def _source(self) -> sql.Composed:
         """The heap's rows of the period; regions may have their columns in another order."""
         names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
-        parts = [sql.SQL("select {} from only {}").format(names, identifier(partition)) for partition in self.partitions]
+        floor = sql.SQL(" where {} >= {}").format(trusted(self.key_column), sql.Literal(self._floor))
+        alive = floor if self._floor is not None else sql.SQL("")
+        parts = [sql.SQL("select {} from only {}{}").format(names, identifier(partition), alive) for partition in self.partitions]
         return sql.SQL("({})").format(sql.SQL(" union all ").join(parts))
 
     def _heap_text(self) -> str:
@@ -162,7 +181,7 @@ class Comparison:
         return found
 
     def _delta_keys(self) -> DataFrame:
-        """Keys of the delta as Spark sees keys, read by Spark itself."""
+        """Keys of the delta as Spark sees keys, read by Spark itself; in the comparison's own snapshot, since writers go on meanwhile."""
         parts = ["d.pk"] if len(self.keys) == 1 else [f"(modak.pk_parts(d.pk))[{number}]" for number in range(1, len(self.keys) + 1)]
         relation = self.context.relation()
         casts = []
@@ -180,6 +199,9 @@ class Comparison:
             .option("user", user)
             .option("query", f"select {text} as modak_pk from modak.delta d where d.table_id = {self.table.table_id}")  # noqa: S608
         )
+        if self._snapshot is not None:
+            init = f"set transaction isolation level repeatable read, read only; set transaction snapshot '{self._snapshot}'"
+            reader = reader.option("fetchsize", DELTA_FETCH_ROWS).option("sessionInitStatement", init)
         return (reader.option("password", password) if password else reader).load()
 
     @staticmethod
@@ -228,11 +250,13 @@ class Comparison:
         }
         ours = {row["key_text"]: row for row in connection.execute(SQL.template("heap_rows", **parts)).fetchall()}
         theirs: dict[str, int] = {}
+        values: dict[str, str] = {}
         if lake is not None:
             for row in lake.where(f"modak_key >= {low} and modak_key < {high}").collect():
                 theirs[row["modak_pk"]] = row["modak_digest"] if row["modak_pk"] not in theirs else -1
-        different = self._different(ours, theirs)
-        values = self._lake_values(lake, [key for key in different if key in theirs])
+                values[row["modak_pk"]] = row["modak_row"]
+        elsewhere = self._elsewhere(connection, {key: values[key] for key in theirs.keys() - ours.keys()})
+        different = self._different(ours, {key: found for key, found in theirs.items() if key not in elsewhere})
         return [
             Difference(
                 ours[key]["pk"] if key in ours else key,
@@ -248,16 +272,33 @@ class Comparison:
         keys = sorted(set(ours) | set(theirs))
         return [key for key in keys if (ours[key]["digest"] if key in ours else None) != theirs.get(key)][: DIFFERENCES_MAX + 1]
 
-    @staticmethod
-    def _lake_values(lake: DataFrame | None, keys: list[str]) -> dict[str, str]:
-        from pyspark.sql import functions
+    def _elsewhere(self, connection: Connection, images: dict[str, str]) -> set[str]:
+        """Lake rows that these partitions would not take: where regions (LIST over RANGE) have unlike partitions, a late row of one may
+        lie in a period that only another has a partition for."""
+        relation = self.context.relation()
+        if not images or len(bounds.range_parents(relation)) < 2:
+            return set()
+        names = dict.fromkeys((*relation.key_columns, self.table.tier_key_col))
+        columns = [column for name in names if (column := relation.column(name))]
+        casts = [
+            sql.SQL("(u.image->>{})::{} as {}").format(sql.Literal(one.name), trusted(one.type.display), sql.Identifier(one.name))
+            for one in columns
+        ]
+        read = "select pg_get_partition_constraintdef(%s::regclass) as condition"
+        taken = [connection.execute(read, [identifier(name).as_string()]).fetchone() for name in self.partitions]
+        conditions = [trusted(f"({row['condition']})") for row in taken if row is not None and row["condition"]]
+        found = connection.execute(
+            SQL.template(
+                "rows_taken",
+                casts=sql.SQL(", ").join(casts),
+                keys=sql.Literal(list(images)),
+                images=sql.Literal(list(images.values())),
+                conditions=sql.SQL(" or ").join(conditions),
+            )
+        ).fetchall()
+        return images.keys() - {row["key"] for row in found}
 
-        if lake is None or not keys:
-            return {}
-        rows = lake.where(functions.col("modak_pk").isin(keys)).select("modak_pk", "modak_row").collect()
-        return {row["modak_pk"]: row["modak_row"] for row in rows}
-
-    def _corrected(self, connection: Connection) -> list[Difference]:
+    def _corrected(self, connection: Connection, low: int, high: int) -> list[Difference]:
         """Rows that the delta speaks for: the heap copy must say the same."""
         rows = connection.execute(
             SQL.template(
@@ -265,11 +306,29 @@ class Comparison:
                 source=self._source(),
                 pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
                 image=trusted(row_image(self.columns, "r")),
+                key=trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
                 table_id=sql.Literal(self.table.table_id),
+                low=sql.Literal(low),
+                high=sql.Literal(high),
                 limit=sql.Literal(DIFFERENCES_MAX + 1),
             )
         ).fetchall()
         return [Difference(row["pk"], row["heap"], row["delta"], self.label) for row in rows]
+
+    def _only_corrected(self, connection: Connection, low: int, high: int) -> list[Difference]:
+        """Rows that only the delta has; a heap that is kept has every row."""
+        rows = connection.execute(
+            SQL.template(
+                "delta_without_heap",
+                source=self._source(),
+                pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
+                table_id=sql.Literal(self.table.table_id),
+                low=sql.Literal(low),
+                high=sql.Literal(high),
+                limit=sql.Literal(DIFFERENCES_MAX + 1),
+            )
+        ).fetchall()
+        return [Difference(row["pk"], None, row["delta"], self.label) for row in rows]
 
 
 def _quoted(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,7 +75,7 @@ class FoldTask:
 
     def _search(self, number: int) -> Folded:
         search = self.searches[number]
-        keys = self._keys(search.keys_sql)
+        keys = read_keys(self.dsn, self.snapshot, search.keys_sql, self.target, self.key_fields)
         if not keys.num_rows:
             return Folded()
         with engine_cursor(self.storage) as cursor:
@@ -92,13 +92,6 @@ class FoldTask:
         ]
         return Folded(deletes=tuple(deletes), rows=sum(one.file.record_count for one in deletes))
 
-    def _keys(self, query: str) -> pa.Table:
-        writer = Writer(self.target, "")
-        schema = pa.schema([writer.arrow_schema.field(writer.names.index(field.name)) for field in self.key_fields])
-        with copied(self.dsn, self.snapshot, query) as batches:
-            parts = [conform(pa.Table.from_batches([batch]).select([field.name for field in self.key_fields]), schema) for batch in batches]
-        return pa.concat_tables(parts) if parts else schema.empty_table()
-
     def _write(self, number: int, query: str) -> Folded:
         writer, rows = Writer(self.target, f"{self.op_id}-{number}"), 0
         with copied(self.dsn, self.snapshot, query) as batches:
@@ -106,6 +99,15 @@ class FoldTask:
                 writer.write(buffer)
                 rows += buffer.num_rows
         return Folded(data=tuple(writer.close()), rows=rows)
+
+
+def read_keys(dsn: str, snapshot: str, query: str, target: Target, fields: Sequence[Field]) -> pa.Table:
+    """Primary keys that a query reads from Postgres, as the lake types them."""
+    writer = Writer(target, "")
+    schema = pa.schema([writer.arrow_schema.field(writer.names.index(field.name)) for field in fields])
+    with copied(dsn, snapshot, query) as batches:
+        parts = [conform(pa.Table.from_batches([batch]).select([field.name for field in fields]), schema) for batch in batches]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
 @contextlib.contextmanager

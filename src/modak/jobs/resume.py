@@ -8,12 +8,13 @@ from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
 from modak.core.operation import OperationKind, Phase, Resume, resume
 from modak.core.partition import PartitionState
-from modak.errors import CutlineMoved
+from modak.errors import CutlineMoved, Refused
 from modak.failpoints import failpoint
+from modak.jobs.cold_side import finish_untier
 from modak.jobs.context import JobContext
-from modak.jobs.publish import Pinned, Sealed, publish_fold, publish_tiering
+from modak.jobs.publish import Pinned, Sealed, publish_fold, publish_retention, publish_tiering, publish_untier
 from modak.lake.commits import Commit, commits_after
-from modak.source import capture
+from modak.source import capture, untier
 from modak.source.locks import bounded, retried
 from modak.source.sessions import lock_holders
 
@@ -28,6 +29,11 @@ def resume_all(context: JobContext) -> tuple[str, ...]:
             done.append(_adopt(context, operation, commit) if adopts else _given_up(context, operation, abandon))
         elif operation.kind is OperationKind.COMPACTION:
             done.append(_adopt_fold(context, operation, commit) if adopts else _given_up(context, operation, abandon_fold))
+        elif operation.kind is OperationKind.RETENTION:
+            done.append(_adopt_retention(context, operation, commit) if adopts else _given_up(context, operation, abandon_fold))
+        elif operation.kind is OperationKind.UNTIER:
+            done.append(_adopt_untier(context, operation, commit) if adopts else _given_up(context, operation, abandon_untier))
+    finish_untier(context)
     return tuple(done)
 
 
@@ -77,11 +83,46 @@ def _adopt_fold(context: JobContext, operation: Operation, commit: Commit | None
     return f"{operation.op_id}: adopted, its commit was in the lake already"
 
 
+def _adopt_retention(context: JobContext, operation: Operation, commit: Commit | None) -> str:
+    """Publish it, unless a pin, a staged load or a reference to an expired row forbids: then nothing has expired yet."""
+    operation = _committed(context, operation, commit)
+    try:
+        publish_retention(context, operation, commit)
+    except (CutlineMoved, Pinned, Refused) as reason:
+        abandon_fold(context, operation)
+        return f"{operation.op_id}: abandoned, {reason}"
+    return f"{operation.op_id}: adopted, its commit was in the lake already"
+
+
 def abandon_fold(context: JobContext, operation: Operation) -> None:
     """Forget it: the corrections were never cleared. A commit that was made is rolled back before the next one."""
     with context.connection.transaction():
         context.connection.execute(migrate.SQL.query("clear_fold"), {"op_id": operation.op_id})
         operations.move(context.connection, operation, Phase.ABANDONED)
+
+
+def _adopt_untier(context: JobContext, operation: Operation, commit: Commit | None) -> str:
+    """The filled partitions wait to be attached. A heap that has changed since then, or a pin, means that they are not wanted any more."""
+    operation = _committed(context, operation, commit)
+    try:
+        publish_untier(context, operation, commit)
+    except (CutlineMoved, Pinned, Refused) as reason:
+        abandon_untier(context, operation)
+        return f"{operation.op_id}: abandoned, {reason}"
+    return f"{operation.op_id}: adopted, its partitions were filled already"
+
+
+def abandon_untier(context: JobContext, operation: Operation) -> None:
+    """Drop what was filled: lake and delta never stopped being the truth. A commit that was made is rolled back before the next one."""
+
+    def step() -> None:
+        with bounded(context.connection):
+            untier.drop(context.connection, context.table_id, operation.op_id)
+            keys = {"table_id": context.table_id, "op_id": operation.op_id}
+            context.connection.execute(migrate.SQL.query("clear_untier"), keys)
+            operations.move(context.connection, operation, Phase.ABANDONED)
+
+    retried(step, f"end of an untier of {context.table.name}", attempts=context.lock_attempts)
 
 
 def abandon(context: JobContext, operation: Operation) -> None:

@@ -6,21 +6,23 @@ same through the delta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from psycopg import sql
 
 from modak.catalog import tables
-from modak.core import policy
+from modak.core import bounds, policy
 from modak.core.lake_table import LakeColumn
 from modak.core.partition import Partition, PartitionState
-from modak.core.table import Name
+from modak.core.table import Name, Relation
+from modak.core.tier_key import KEY_MIN
 from modak.errors import LakeError
 from modak.jobs.compare import Comparison, Difference, lake_duplicates
 from modak.jobs.context import JobContext
 from modak.jobs.publish import SEAM_LOCK
 from modak.jobs.spark import spark_failures
+from modak.registration import rebuild
 from modak.source.expressions import canonical_key, encoded_key, reference, row_image
 from modak.source.relation import SQL
 from modak.source.spill import identifier
@@ -42,15 +44,15 @@ def verify(context: JobContext, *, repair: bool = False) -> Verified:
     """Compare every heap copy with the lake, then look for keys that the lake holds twice."""
     relation = context.relation()
     columns = context.columns(relation)
-    found = Verified()
-    for period in policy.periods(_copies(context)):
-        names = [Name(partition.schema, partition.name) for partition in period.partitions]
+    found, seen = Verified(), set[Name]()
+    for lower, upper, names in _copies(context, relation):
         with context.progress.task(f"Comparing {', '.join(map(str, names))} with the lake"):
-            compared = Comparison(context, names, columns).run(period.lower, period.upper)
+            compared = Comparison(context, names, columns).run(lower, upper)
         repaired = _repair(context, names, columns, compared.differences) if repair else 0
+        seen.update(names)
         found = replace(
             found,
-            partitions=found.partitions + len(names),
+            partitions=len(seen),
             rows=found.rows + compared.rows,
             differences=(*found.differences, *compared.differences),
             truncated=found.truncated or compared.truncated,
@@ -61,10 +63,28 @@ def verify(context: JobContext, *, repair: bool = False) -> Verified:
     return replace(found, differences=(*found.differences, *twice))
 
 
-def _copies(context: JobContext) -> Iterable[Partition]:
-    """Partitions below T whose rows still stand in the heap."""
-    partitions = tables.partitions(context.connection, context.table_id)
-    return [partition for partition in partitions if partition.state is PartitionState.TIERED]
+def _copies(context: JobContext, relation: Relation) -> Iterator[tuple[int, int, list[Name]]]:
+    """Ranges of keys below T whose rows still stand in the heap, with the partitions that hold them."""
+    known, key_type = tables.states(context.connection, context.table_id), context.table.key_type
+    standing = [
+        Partition(leaf.name.schema, leaf.name.name, *bounds.parse_range(leaf.bound, key_type), PartitionState.TIERED)
+        for leaf in bounds.range_leaves(relation)
+        if known.get(leaf.oid) is PartitionState.TIERED
+    ]
+    # What somebody took away has no copy any more, and says nothing about the lake's.
+    tiered = [part for part in tables.partitions(context.connection, context.table_id) if part.state is PartitionState.TIERED]
+    line, reached = tables.cutline(context.connection, context.table_id).tier_key_hi, KEY_MIN
+    # A heap that is kept has late rows as well, in the spill: there lies what no partition takes.
+    spills = rebuild.spills(context.table, relation) if context.table.keep_heap else []
+    for period in policy.periods({*standing, *tiered}):
+        if spills and reached < period.lower:
+            yield reached, period.lower, spills
+        names = [Name(part.schema, part.name) for part in period.partitions if part in standing]
+        if names:
+            yield period.lower, period.upper, [*names, *spills]
+        reached = period.upper
+    if spills and reached < line:
+        yield reached, line, spills
 
 
 def _repair(context: JobContext, partitions: Sequence[Name], columns: tuple[LakeColumn, ...], differences: Iterable[Difference]) -> int:

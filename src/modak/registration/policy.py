@@ -116,6 +116,7 @@ def apply_options(connection: Connection, table: Registered, options: Options, *
         ("--mode", table.mode, options.mode),
         ("--surface", table.surface, options.surface),
         ("--keep-heap", table.keep_heap, options.keep_heap),
+        ("--check-cold-keys", table.check_cold_keys, options.check_cold_keys),
         ("--as-text", tuple(sorted(table.text_cols)), tuple(sorted(options.text_columns or table.text_cols))),
         ("--profile", table.storage_profile, options.profile or table.storage_profile),
         ("--lake-table", table.lake_table_ref, options.lake_table or table.lake_table_ref),

@@ -38,14 +38,15 @@ def built_columns(connection: Connection, table: Registered) -> tuple[Column, ..
     return columns_of(connection, oid)[1:] if oid else None
 
 
-def rebuild(connection: Connection, table: Registered, relation: Relation) -> None:
-    """A new build of the cold side with one foreign table for all that is cold, and everything else over it."""
+def rebuild(connection: Connection, table: Registered, relation: Relation, *, foreign: bool = True) -> None:
+    """A new build of the cold side with one foreign table for all that is cold, and everything else over it. ``foreign``: whether there
+    is anything cold that the foreign tables of the last build stood for."""
     number, shape = table.cold_build + 1, shape_of(table, relation)
     options = _read(connection, surface.oid_of(connection, table.view)).options
     parts = cold.part_count(connection, table.table_id, table.cold_build)
     surface.build(connection, surface.Plan(relation, shape, table.heap, table.view, table.text_cols), number)
     _set_options(connection, table.view, options)
-    if parts:
+    if parts and foreign:
         cold.attach(connection, relation, shape, table.text_cols, number, KEY_MIN, table.cold_bound)
     cold.drop(connection, table.table_id, table.cold_build)
     tables.save_cold_side(connection, table.table_id, build=number, bound=table.cold_bound)

@@ -26,7 +26,7 @@ from modak.failpoints import failpoint
 from modak.lake.port import Lake, LakePointer
 from modak.progress import SILENT, Progress
 from modak.registration import surface
-from modak.source import spill
+from modak.source import keys, spill
 from modak.source.expressions import encoded_key
 from modak.source.relation import describe
 from modak.source.spill import identifier
@@ -252,6 +252,8 @@ def _change_relations(connection: Connection, plan: Plan, profile: str) -> Regis
     surface.redefine(connection, definitions)
     spills = [(plan.heap if parent == relation.name else parent, name) for parent, name in spill.spill_names(connection, relation)]
     spill.create(connection, relation, spills, shape)
+    for _, name in spills:
+        keys.attach(connection, shape.table_id, name, inserts=options.check_cold_keys)
     original = {"set_not_null": nullable, "spills": [[name.schema, name.name] for _, name in spills]}
     return _registered(plan, profile, original)
 
@@ -278,6 +280,7 @@ def _registered(plan: Plan, profile: str, original: dict[str, object]) -> Regist
         lake_retention_lag=lags["lake_retention"],
         heap_retention_lag=lags["heap_retention"],
         keep_heap=options.keep_heap,
+        check_cold_keys=options.check_cold_keys,
         premake=options.premake,
         original=original,
         cold_build=surface.FIRST_BUILD,

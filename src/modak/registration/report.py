@@ -91,6 +91,7 @@ def as_dict(found: Report) -> dict[str, object]:
         "mode": plan.options.mode,
         "surface": plan.options.surface,
         "surface_advice": found.surface_advice,
+        "check_cold_keys": plan.options.check_cold_keys,
         "heap_statements": None if found.heap_statements is None else [vars(statement) for statement in found.heap_statements],
         "heap": str(plan.heap),
         "view": str(plan.view),

@@ -48,7 +48,7 @@ def build(connection: Connection, plan: Plan, number: int) -> None:
     """A new build of the cold side, the view over it and the ways to write through it, for the columns the heap has now."""
     cold.create(connection, plan.relation, plan.shape.tier_key, plan.text_columns, number)
     view.define(connection, plan.relation, plan.shape, plan.heap, plan.view, plan.text_columns, number)
-    writes.define(connection, plan.relation, plan.shape, plan.heap, plan.view)
+    writes.define(connection, plan.relation, plan.shape, plan.heap, plan.view, plan.text_columns, number)
     writes.set_defaults(connection, plan.relation, plan.view)
     copy_comments(connection, plan.relation, plan.view)
 

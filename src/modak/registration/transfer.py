@@ -35,6 +35,7 @@ def _entry(table: tables.Registered) -> dict[str, Any]:
         "surface": table.surface,
         "width": None if table.layout == "none" and not table.key_type.is_time else table.layout,
         "keep_heap": table.keep_heap,
+        "check_cold_keys": table.check_cold_keys,
         "as_text": list(table.text_cols),
         "profile": table.storage_profile,
         "lake_table": table.lake_table_ref,
@@ -74,6 +75,7 @@ def load(connection: Connection, lake_of: Callable[[Profile], Lake], entry: dict
             surface=entry["surface"],
             width=entry["width"],
             keep_heap=entry["keep_heap"],
+            check_cold_keys=entry.get("check_cold_keys", False),
             text_columns=tuple(entry["as_text"]),
             lake_table=entry["lake_table"],
         )

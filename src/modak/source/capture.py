@@ -6,11 +6,13 @@ behind it are held up for that long at most.
 
 from __future__ import annotations
 
+import psycopg
 from psycopg import sql
 
 from modak.connection import Connection
 from modak.core.lake_table import Shape
 from modak.core.table import Name
+from modak.errors import Refused
 from modak.source import expressions
 from modak.source.relation import SQL
 from modak.source.spill import identifier
@@ -24,12 +26,26 @@ def function_name(table_id: int) -> str:
 
 def define(connection: Connection, shape: Shape) -> None:
     """(Re)create the table's capture function; it names the columns the heap has now."""
-    parts = expressions.row_parts(shape)
+    parts = expressions.row_parts(shape) | {"tier_key": sql.Identifier(shape.tier_key), "tier_key_text": sql.Literal(shape.tier_key)}
     connection.execute(SQL.template("capture", function=sql.Identifier(function_name(shape.table_id)), **parts))
 
 
 def attach(connection: Connection, table_id: int, partition: Name) -> None:
-    """Put the triggers on a partition. ALWAYS: a replication role's writes must be seen too."""
+    """Put the triggers on a partition, or refuse: without them a write to it would be lost. Locks that are not free are the caller's."""
+    try:
+        _attach(connection, table_id, partition)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.DatabaseError as cause:
+        raise Refused(
+            f"the trigger that follows writes to partition {partition} cannot be installed: {cause.diag.message_primary}",
+            hint="it needs the rights of the partition's owner; without it the partition stays hot",
+            partition=str(partition),
+        ) from cause
+
+
+def _attach(connection: Connection, table_id: int, partition: Name) -> None:
+    """ALWAYS: a replication role's writes must be seen too."""
     detach(connection, partition)
     function = sql.Identifier(function_name(table_id))
     target = identifier(partition)

@@ -54,9 +54,8 @@ def chunks(connection: Connection, partitions: Sequence[Name], *, bytes_min: int
     per_chunk = max(bytes_min // PAGE_BYTES, min(bytes_max // PAGE_BYTES, -(-total // max(1, wanted))), 1)
     found = []
     for partition, number in pages.items():
-        starts = list(range(0, number, per_chunk)) or ([0] if number else [])
-        for start, end in zip(starts, [*starts[1:], None], strict=True):
-            found.append(Chunk(partition, start, end))
+        starts = range(0, number, per_chunk)  # none where no row ever stood
+        found += [Chunk(partition, start, start + per_chunk if start + per_chunk < number else None) for start in starts]
     return found
 
 

@@ -18,6 +18,8 @@ from modak.core.table import Name, Relation
 from modak.source import expressions
 from modak.source.relation import SQL, names_in
 
+TRIGGERS = ("modak_guard", "modak_guard_update", "modak_keys", "modak_mirror", "modak_truncate")
+
 
 def identifier(name: Name) -> sql.Identifier:
     return sql.Identifier(name.schema, name.name)
@@ -55,7 +57,7 @@ def create(connection: Connection, relation: Relation, parents: Sequence[tuple[N
         )
         # After an update, not before it: an update that takes the row to another partition ends as a delete here, and is welcome.
         connection.execute(
-            sql.SQL("create trigger modak_guard_update after update on {} for each row execute function modak.{}()").format(
+            sql.SQL("create trigger modak_guard_update after update or delete on {} for each row execute function modak.{}()").format(
                 identifier(spill), sql.Identifier(guard)
             )
         )
@@ -96,7 +98,7 @@ def remove(connection: Connection, table_id: int, spills: Sequence[Name]) -> lis
         row = connection.execute(sql.SQL("select exists (select from {}) as holds").format(identifier(spill))).fetchone()
         if row and row["holds"]:
             kept.append(spill)
-            for trigger in ("modak_guard", "modak_guard_update", "modak_mirror", "modak_truncate"):
+            for trigger in TRIGGERS:
                 connection.execute(sql.SQL("drop trigger if exists {} on {}").format(sql.Identifier(trigger), identifier(spill)))
         else:
             connection.execute(sql.SQL("drop table {}").format(identifier(spill)))

@@ -16,10 +16,19 @@ from modak.source.expressions import raw, reference
 from modak.source.relation import SQL
 from modak.source.spill import identifier
 
-_LINES = {
-    TierKeyType.TIMESTAMPTZ: "modak.line_timestamptz({})",
-    TierKeyType.TIMESTAMP: "modak.line_timestamp({})",
-    TierKeyType.DATE: "modak.line_date({})",
+# A canonical key in the tier key's own type, whatever the session's time zone. Written out: a function would be called, or read and
+# inlined, with every statement (decision 0020). modak.index_delta has the same words.
+_SINCE_1970 = "timestamp '1970-01-01' + ({key} / 86400000000) * interval '1 day' + ({key} % 86400000000) * interval '1 microsecond'"
+_VALUES = {
+    TierKeyType.TIMESTAMPTZ: f"(({_SINCE_1970}) at time zone 'UTC')",
+    TierKeyType.TIMESTAMP: f"({_SINCE_1970})",
+    TierKeyType.DATE: "(date '1970-01-01' + {key}::integer)",
+}
+# Lines that lie beyond what the type holds are open ends.
+_ENDS = {
+    TierKeyType.TIMESTAMPTZ: ("{key} < -210866803200000000", "{key} = 9223372036854775807"),
+    TierKeyType.TIMESTAMP: ("{key} < -210866803200000000", "{key} = 9223372036854775807"),
+    TierKeyType.DATE: ("{key} < -2440588", "{key} > 2145042905"),
 }
 
 
@@ -46,8 +55,8 @@ def define(
             view=identifier(view),
             columns=_joined(f"u.{reference(column.name)}" for column in columns),
             hot=_joined(reference(column.name, "h") for column in columns),
-            cold=_joined(_from_lake(column, text_columns) for column in columns),
-            corrected=corrected_columns(relation),
+            cold=_joined(from_lake(column, text_columns) for column in columns),
+            corrected=_joined(_corrected(column, shape) for column in columns),
             heap=identifier(heap),
             cold_table=identifier(cold.parent_name(relation.oid, build)),
             delta=identifier(delta_name(relation.oid)),
@@ -57,11 +66,20 @@ def define(
             pk=raw(_key_text([column for name in shape.primary_key if (column := relation.column(name))])),
         )
     )
+    other = next((name for name in shape.primary_key if name != shape.tier_key), None)
+    connection.execute("select modak.index_delta(%s, %s, %s)", [relation.oid, shape.tier_key, other])
 
 
 def corrected_columns(relation: Relation) -> sql.SQL:
     """The columns of a correction's image, in their own types; the delta's row is called d."""
     return _joined(image_value(column) for column in relation.columns)
+
+
+def _corrected(column: Column, shape: Shape) -> str:
+    """The tier key from the correction's own column and not from its image: by that, unlike by a text, there can be an index."""
+    if column.name != shape.tier_key:
+        return image_value(column)
+    return f"{key_value(shape.key_type, 'd.tier_key')}::{column.type.display}"
 
 
 def _joined(parts: Iterable[str]) -> sql.SQL:
@@ -70,9 +88,24 @@ def _joined(parts: Iterable[str]) -> sql.SQL:
 
 def _line(shape: Shape) -> str:
     """T in the type of the tier key, refused where the statement's plan does not reach it."""
-    bound = f"modak.cold_bound({int(shape.table_id)}::bigint)"
-    seen = f"case when s.tier_key_hi > {bound} then modak.line_moved(s.tier_key_hi) else s.tier_key_hi end"
-    return _LINES.get(shape.key_type, "{}").format(seen)
+    bound, moved = f"modak.cold_bound({int(shape.table_id)}::bigint)", "modak.line_moved(s.tier_key_hi)"
+    if shape.key_type.is_time:
+        moved += f"::text::{shape.key_type.value}"
+    return f"case when s.tier_key_hi > {bound} then {moved} else {line_value(shape.key_type, 's.tier_key_hi')} end"
+
+
+def line_value(key_type: TierKeyType, key: str) -> str:
+    """An expression for T as a value of the tier key's type."""
+    if key_type not in _ENDS:
+        return key
+    low, high = (condition.format(key=key) for condition in _ENDS[key_type])
+    kind = key_type.value
+    return f"case when {low} then {kind} '-infinity' when {high} then {kind} 'infinity' else {key_value(key_type, key)} end"
+
+
+def key_value(key_type: TierKeyType, key: str) -> str:
+    """An expression for the canonical key of a row as a value of the tier key's type."""
+    return _VALUES.get(key_type, "({key})").format(key=key)
 
 
 # The key's text as the delta has it, whatever the session's DateStyle, TimeZone and bytea_output.
@@ -93,7 +126,8 @@ def _key_text(columns: Sequence[Column]) -> str:
     return primary_key.join_texts(texts)
 
 
-def _from_lake(column: Column, text_columns: Sequence[str]) -> str:
+def from_lake(column: Column, text_columns: Sequence[str]) -> str:
+    """A column of the cold relation in its own type; the cold row is called c."""
     name = reference(column.name, "c")
     return name if cold.column_ships(column, text_columns) else f"{name}::{column.type.display}{_collate(column)}"
 

@@ -44,7 +44,7 @@ def test_a_rename_is_no_drop() -> None:
     ("old", "new"),
     [
         (INT2, INT4), (INT4, INT8), (INT2, INT8), (numeric(10, 2), numeric(12, 2)), (varchar(5), varchar(9)),
-        (varchar(5), TEXT), (TEXT, PgType(VARCHAR, "varchar")), (JSON, TEXT), (MOOD, TEXT), (SHORT, TEXT), (BARE, TEXT),
+        (varchar(5), TEXT), (TEXT, PgType(VARCHAR, "varchar")), (JSON, TEXT), (MOOD, TEXT), (SHORT, TEXT), (BARE, TEXT), (REAL, DOUBLE),
         (PgType("timestamp(3) with time zone", "timestamptz", modifier=3), PgType("timestamp with time zone", "timestamptz")),
     ],
 )  # fmt: skip
@@ -55,7 +55,7 @@ def test_wider_types_are_followed(old: PgType, new: PgType) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (INT4, INT2), (INT8, INT4), (INT4, TEXT), (DOUBLE, REAL), (REAL, DOUBLE), (INT4, DOUBLE),
+        (INT4, INT2), (INT8, INT4), (INT4, TEXT), (DOUBLE, REAL), (REAL, BARE), (INT4, DOUBLE),
         (numeric(10, 2), numeric(9, 2)), (TEXT, varchar(9)),
         (numeric(10, 2), numeric(12, 4)), (numeric(10, 2), BARE), (BARE, numeric(10, 2)), (varchar(9), varchar(5)), (TEXT, JSON),
         (TEXT, MOOD), (TEXT, SHORT), (TEXT, UUID), (UUID, TEXT), (INT4, PgType("oid", "oid")), (TEXT, PgType("money", "money")),

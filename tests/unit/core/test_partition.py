@@ -17,6 +17,7 @@ LEGAL = {
     ("tiering", "tiered"),
     ("tiering", "hot"),
     ("tiered", "dropped"),
+    ("tiered", "hot"),
 }
 P0 = Partition("public", "p0", 0, 100, PartitionState.HOT)
 

@@ -205,35 +205,58 @@ def test_reclaim_touches_only_tiered_partitions_below_t() -> None:
 def test_the_retention_line_lags_behind_t_on_a_band(
     t: int, max_key: int | None, lag: int, staged: int | None, expected: int | None
 ) -> None:
-    assert retention_line(Cutline(t), max_key, Lag(number=lag), 100, staged) == expected
+    assert retention_line(Cutline(t), max_key, Lag(number=lag), layout="100", lowest_staged=staged) == expected
 
 
 def test_the_retention_line_stays_where_it_is_rather_than_fall() -> None:
-    assert retention_line(Cutline(200, retention_line=100), 220, Lag(number=199), 100) == 100
-    assert retention_line(Cutline(200, retention_line=100), None, Lag(number=0), 100) == 100
-    assert retention_line(Cutline(KEY_MIN), 0, Lag(number=5), 100) == KEY_MIN
+    assert retention_line(Cutline(200, retention_line=100), 220, Lag(number=199), layout="100") == 100
+    assert retention_line(Cutline(200, retention_line=100), None, Lag(number=0), layout="100") == 100
+    assert retention_line(Cutline(200, retention_line=100), 220, Lag(number=50), layout="100", lowest_staged=30) == 100
 
 
-def test_a_calendar_retention_line_needs_no_band() -> None:
+def test_a_line_below_every_key_is_none() -> None:
+    assert retention_line(Cutline(KEY_MIN), 0, Lag(number=5), layout="100") is None
+    assert retention_line(Cutline(0, retention_line=-7), 0, Lag(number=KEY_MAX), layout="100") == -7
+    assert retention_line(Cutline(0), 0, Lag(months=12 * 9_999), key_type=TierKeyType.DATE) is None
+
+
+def test_a_cut_line_sent_ahead_over_empty_partitions_expires_nothing_more() -> None:
+    parts = [part("p0", 0, 100), part("p1", 100, 200), part("ahead", 200, 1000)]
+    full = retention_line(Cutline(200), 150, Lag(number=100), layout="100", partitions=parts)
+    assert full == 100
+    assert retention_line(Cutline(1000), 150, Lag(number=100), layout="100", partitions=parts) == full
+    # The newest row's partition counts whole: T stands at its end when everything is cold.
+    assert retention_line(Cutline(200), 101, Lag(number=100), layout="100", partitions=parts) == full
+    assert retention_line(Cutline(200), 101, Lag(number=100), layout="100") == 0
+    assert retention_line(Cutline(1000), 201, Lag(number=100), layout="100", partitions=parts) == 900
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"), [("none", "2026-02-28"), ("day", "2026-02-28"), ("month", "2026-02-01"), ("year", "2026-01-01")]
+)
+def test_a_calendar_retention_line_begins_a_band(layout: str, expected: str) -> None:
     key_type = TierKeyType.DATE
-    line = retention_line(Cutline(key_type.decode("2026-03-31")), KEY_MAX, Lag(months=1), key_type=key_type)
-    assert line == key_type.decode("2026-02-28")
+    line = retention_line(Cutline(key_type.decode("2026-03-31")), KEY_MAX, Lag(months=1), layout=layout, key_type=key_type)
+    assert line == key_type.decode(expected)
 
 
 @given(
-    t=st.integers(-300, 300), room=st.none() | st.integers(0, 300), max_key=st.integers(-300, 300), lag=st.integers(0, 300),
-    width=st.none() | st.integers(1, 100), staged=st.none() | st.integers(-300, 300),
+    t=st.integers(-300, 300), room=st.none() | st.integers(0, 300), newest=st.integers(-300, 300), lag=st.integers(0, 300),
+    width=st.sampled_from(["none", "1", "7", "100"]), staged=st.none() | st.integers(-300, 300),
+    borders=st.lists(st.integers(-300, 300), unique=True).map(sorted),
 )  # fmt: skip
 def test_the_retention_line_keeps_its_promises(
-    t: int, room: int | None, max_key: int, lag: int, width: int | None, staged: int | None
+    t: int, room: int | None, newest: int, lag: int, width: str, staged: int | None, borders: list[int]
 ) -> None:
     current = Cutline(t, retention_line=None if room is None else t - room)
-    line = retention_line(current, max_key, Lag(number=lag), width, staged)
+    parts = [part(f"p{lower}", lower, upper) for lower, upper in itertools.pairwise(borders)]
+    line = retention_line(current, newest, Lag(number=lag), layout=width, lowest_staged=staged, partitions=parts)
     assert line is not None
     assert line <= t
     if line == current.retention_line:
         return
     assert current.retention_line is None or line > current.retention_line
-    assert line <= min(t, max_key) - lag
+    end = next((one.upper for one in parts if one.contains(newest)), newest + 1)
+    assert line <= min(t, end) - lag
     assert staged is None or line <= staged
-    assert width is None or line % width == 0
+    assert width == "none" or line % int(width) == 0

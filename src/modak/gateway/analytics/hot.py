@@ -15,6 +15,7 @@ from modak.scan.engine import Cursor
 from modak.scan.predicate import ColumnType, Predicate
 from modak.scan.sqltext import quoted, string
 from modak.source.expressions import reference
+from modak.source.view import key_value
 
 # Types whose literal means the same to Postgres as to the predicate's maker; labels of an enum may not exist.
 _NARROWED = frozenset({"bool", "int2", "int4", "int8", "oid", "numeric", "float4", "float8", "text", "varchar", "bpchar"})
@@ -40,7 +41,7 @@ def delta_sql(seam: Seam, columns: Sequence[RelationColumn]) -> str:
     relation = seam.relation
     keys = [relation.column(name) for name in relation.primary_key]
     items = [(column.lake, _key(column, place, len(keys))) for place, column in enumerate(keys) if column is not None]
-    items += [(column.lake, _image(column)) for column in columns]
+    items += [(column.lake, _image(relation, column)) for column in columns]
     return f"select d.op::pg_catalog.int2 as op, {_items(items)} from modak.delta d where d.table_id = {int(relation.table_id)}"  # noqa: S608
 
 
@@ -49,9 +50,12 @@ def _key(column: RelationColumn, place: int, count: int) -> str:
     return f"({text})::{column.pg.display}"
 
 
-def _image(column: RelationColumn) -> str:
+def _image(relation: RegisteredRelation, column: RelationColumn) -> str:
     """As the view reads it. A tombstone's image has the key only."""
-    return f"(case when d.op = 0 then (d.payload ->> {string(column.name)})::{column.pg.display} end)"
+    value = f"(d.payload ->> {string(column.name)})"
+    if column.name == relation.tier_key:
+        value = key_value(relation.key_type, "d.tier_key")
+    return f"(case when d.op = 0 then {value}::{column.pg.display} end)"
 
 
 def _items(items: Iterable[tuple[LakeType, str]]) -> str:

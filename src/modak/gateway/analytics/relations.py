@@ -55,6 +55,9 @@ pg_catalog.md5(pg_catalog.concat_ws('/', t.table_name, t.primary_key_cols, t.tie
 _READ = f"""
 select t.*, c.relname::text as heap_now, n.nspname::text as schema_now, v.oid::bigint as view_oid,
        pg_catalog.pg_get_viewdef(v.oid) as view_text,
+       (select a.attname::text from pg_catalog.pg_partitioned_table k
+          join pg_catalog.pg_attribute a on a.attrelid = k.partrelid and a.attnum = k.partattrs[0]
+         where k.partrelid = c.oid and k.partstrat = 'r') as tier_key_now,
        array(select a.attname::text from pg_catalog.pg_attribute a
               where a.attrelid = v.oid and a.attnum > 0 and not a.attisdropped order by a.attnum) as view_columns,
        c.relrowsecurity and (c.relforcerowsecurity or c.relowner <> v.relowner) as row_security,
@@ -134,6 +137,7 @@ class Relations:
         self._storages = storages
         self._known: dict[int, RegisteredRelation] = {}
         self._lines: dict[int, int] = {}
+        self._snapshots: dict[int, int | None] = {}
         self._locations: dict[tuple[int, int | None], str] = {}
         self._lock = threading.Lock()
         self._checked = 0.0
@@ -200,8 +204,12 @@ class Relations:
         return location
 
     def current_snapshot(self, table_id: int) -> int | None:
-        """S as it is published now, for what may be a little newer or older than its reader: estimates and samples."""
+        """S as it is published now, for what may be a little newer or older than its reader: samples."""
         return self._cutline(table_id)[0]
+
+    def recent_snapshot(self, table_id: int) -> int | None:
+        """S as last seen, for what is a guess anyway: estimates."""
+        return self._snapshots[table_id] if table_id in self._snapshots else self.current_snapshot(table_id)
 
     def _cutline(self, table_id: int) -> tuple[int | None, str | None]:
         with self._lock:
@@ -251,10 +259,13 @@ class Relations:
             found = {row["table_id"]: row for row in connection.execute(trusted(fingerprints_sql())).fetchall()}
             stale = [table_id for table_id, row in found.items() if self._is_stale(table_id, row)]
             news = self._read(connection, stale, found) if stale else {}
-            lines = connection.execute("select table_id, tier_key_hi from modak.cutline").fetchall()
+            lines = connection.execute("select table_id, tier_key_hi, lake_snapshot_id, lake_props from modak.cutline").fetchall()
         # Replaced as a whole: readers hold no lock.
         self._known = {table_id: news.get(table_id) or self._known[table_id] for table_id in found if table_id in {*news, *self._known}}
         self._lines = {row["table_id"]: row["tier_key_hi"] for row in lines}
+        for row in lines:
+            self.published(row["table_id"], row["lake_snapshot_id"], row["lake_props"].get("metadata_location"))
+        self._snapshots = {row["table_id"]: row["lake_snapshot_id"] for row in lines}
 
     def _is_stale(self, table_id: int, row: Mapping[str, Any]) -> bool:
         known = self._known.get(table_id)
@@ -285,7 +296,8 @@ class Relations:
             surface=row["surface"],
             mode=row["mode"],
             primary_key=tuple(row["primary_key_cols"]),
-            tier_key=row["tier_key_col"],
+            # Renamed in the heap by hand, it is the tier key all the same.
+            tier_key=row["tier_key_now"] or row["tier_key_col"],
             key_type=TierKeyType(row["tier_key_type"]),
             # A column that the view does not show yet is no column to its readers.
             columns=tuple(columns[:shown] if problem is None else columns),
@@ -333,7 +345,7 @@ def _problem(row: Mapping[str, Any], columns: Sequence[RelationColumn]) -> str |
         return "its rows depend on who reads them"
     if [column.name for column in columns][: len(shown)] != shown:
         return "its view and its heap name their columns differently"
-    if any(not _reads_image(row["view_text"], name) for name in shown):
+    if any(not _reads_image(row["view_text"], name) for name in shown if name != row["tier_key_col"]):
         return "its view reads corrections under other names"
     return None
 

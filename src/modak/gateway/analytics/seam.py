@@ -2,13 +2,15 @@
 
 The client's session tells who asks and under which settings; it needs no rights on the catalog for that. Where each statement has a
 snapshot of its own, and nothing is written yet, any snapshot taken now is right, and a reader of the gateway's takes one. A REPEATABLE
-READ transaction has its own, which it exports. T, S and the state of the delta are then read in that snapshot, as the view would.
+READ transaction has its own, which it exports once. T, S and the state of the delta are then read in that snapshot, as the view would.
+SERIALIZABLE is Postgres's alone, which must see what a transaction reads, except READ ONLY DEFERRABLE: that one has waited for a snapshot
+in which nothing it reads can matter to anybody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modak.gateway.analytics.reader import Reader
 from modak.gateway.analytics.relations import RegisteredRelation, fingerprints_sql
@@ -67,11 +69,17 @@ class Seam:
 
 _SERVER = "pg_catalog.concat_ws(' ', pg_catalog.pg_postmaster_start_time() at time zone 'UTC', pg_catalog.current_database())"
 _WRITTEN = "pg_catalog.pg_current_xact_id_if_assigned() is not null"
+_READ_ONLY = "pg_catalog.current_setting('transaction_read_only') = 'on'"
+# A whole transaction at one snapshot that nobody watches over.
+_STEADY = (
+    "(pg_catalog.current_setting('transaction_isolation') = 'repeatable read' or "
+    f"(pg_catalog.current_setting('transaction_isolation') = 'serializable' and {_READ_ONLY} "
+    "and pg_catalog.current_setting('transaction_deferrable') = 'on'))"
+)
 # Not where it may be prepared: Postgres refuses that to a transaction which has exported its snapshot.
 _EXPORT = (
-    f"case when pg_catalog.current_setting('transaction_isolation') = 'repeatable read' and not {_WRITTEN} and "
-    "'on' in (pg_catalog.current_setting('transaction_read_only'), "
-    "case when pg_catalog.current_setting('max_prepared_transactions') = '0' then 'on' end) then pg_catalog.pg_export_snapshot() end"
+    f"case when {_STEADY} and not {_WRITTEN} and ({_READ_ONLY} or pg_catalog.current_setting('max_prepared_transactions') = '0') "
+    "then pg_catalog.pg_export_snapshot() end"
 )
 
 
@@ -126,21 +134,29 @@ async def ask_client(session: ClientSession, names: Sequence[Sequence[str]], fun
     """Declined for whatever the lake would show differently than this session's own Postgres."""
     in_block = session.transaction_status == b"T"
     # In a savepoint the export would be an error, and that error the end of the client's transaction.
-    may_export = in_block and not getattr(session, "in_savepoint", True)
+    may_export = in_block and not session.in_savepoint and session.exported is None
     client = read_client((await session.query(client_sql(names, functions, may_export=may_export)))[0], len(names))
-    isolation = client.settings["transaction_isolation" if in_block else "default_transaction_isolation"]
-    if client.has_written:
-        raise Declined("the transaction has changes of its own, which only its session sees")
-    if isolation == "serializable":
-        raise Declined("SERIALIZABLE is watched over by Postgres alone")
-    if in_block and isolation == "repeatable read" and client.snapshot is None:
-        raise Declined("a REPEATABLE READ transaction that may not export its snapshot")
+    if in_block:
+        # One export serves the whole transaction: its snapshot stays the same.
+        session.exported = client.snapshot or session.exported
+        client = replace(client, snapshot=session.exported)
+    _check_isolation(client, in_block)
     if client.shadows:
         raise Declined("functions or operators of the user's stand over built-in ones")
     if not all(client.readable):
         raise Declined("not a table that this role may read")
     _check_settings(client)
     return client
+
+
+def _check_isolation(client: Client, in_block: bool) -> None:
+    isolation = client.settings["transaction_isolation" if in_block else "default_transaction_isolation"]
+    if client.has_written:
+        raise Declined("the transaction has changes of its own, which only its session sees")
+    if isolation == "serializable" and client.snapshot is None:
+        raise Declined("SERIALIZABLE is watched over by Postgres alone, unless it is READ ONLY DEFERRABLE")
+    if in_block and isolation == "repeatable read" and client.snapshot is None:
+        raise Declined("a REPEATABLE READ transaction that may not export its snapshot: it is in a savepoint, or may be prepared")
 
 
 def _check_settings(client: Client) -> None:

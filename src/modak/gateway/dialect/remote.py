@@ -6,6 +6,7 @@ It prints fully parenthesised conditions, types on every constant that is not pl
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,11 +44,20 @@ class RemoteSelect:
 
 
 def parse_remote(sql: str) -> RemoteSelect:
-    """A remote SELECT by its text. The values of ``$n`` come later, through ``substitute``."""
+    """A remote SELECT by its text. The values of ``$n`` come later, through ``substitute``; nobody changes the tree itself."""
+    return _parsed(sql) if len(sql) <= _CACHED_CHARS_MAX else _read(sql)
+
+
+def _read(sql: str) -> RemoteSelect:
     tree = parse(sql)
     if not isinstance(tree, exp.Select):
         raise Untranslatable("not a SELECT")
     return _taken_apart(tree)
+
+
+# A look-up by key and every rescan of a join sends the text of the one before it.
+_CACHED_CHARS_MAX = 20_000
+_parsed = functools.lru_cache(maxsize=500)(_read)
 
 
 def substitute(select: RemoteSelect, values: Sequence[str | None], types: Mapping[int, exp.DataType] | None = None) -> RemoteSelect:

@@ -115,7 +115,8 @@ class ColdScans:
         narrowed = [Predicate(lake_names[p.column], p.operator, p.values) for p in found if p.column in lake_names]
         rows, _ = self._tables.relation(snapshot, [lake_names[name] for name in known], narrowed, _keys(request, relation, lake_names))
         columns = self._columns(relation)
-        items = [f"{quoted(lake_names[name])} AS {quoted(name)}" for name in known]
+        # Cast to the type the column has now: the lake follows a wider one with its next pass, and the text of a real is another double.
+        items = [f"CAST({quoted(lake_names[name])} AS {columns[name].lake.duckdb}) AS {quoted(name)}" for name in known]
         items += [f"CAST(NULL AS {columns[name].lake.duckdb}) AS {quoted(name)}" for name in wanted if name not in lake_names]
         return f"(SELECT {', '.join(items) or '1'} FROM {rows} AS files) AS cold"  # noqa: S608
 
@@ -149,7 +150,7 @@ class ColdScans:
     def estimate(self, request: Request) -> Estimate:
         """What Postgres's planner is told. Nothing is read but statistics."""
         relation = self.relation(request)
-        snapshot = self.snapshot(relation, self._relations.current_snapshot(relation.table_id))
+        snapshot = self.snapshot(relation, self._relations.recent_snapshot(relation.table_id))
         lake_names = _lake_names(relation, snapshot)
         found = [
             Predicate(lake_names[p.column], p.operator, p.values)

@@ -46,6 +46,7 @@ from modak.gateway.wire.messages import (
     row_description,
 )
 from modak.scan.engine import Engine
+from modak.scan.estimate import Estimate
 
 log = logging.getLogger("modak.gateway")
 T = TypeVar("T")
@@ -54,6 +55,8 @@ _TEXT_OID = 25
 _CURSORS_MAX = 100
 # Postgres's own cost units: a remote query has a price before its first row, a file a seek, a page and a row what they cost there.
 _STARTUP_COST, _FILE_COST, _PAGE_COST, _ROW_COST, _PAGE_BYTES = 25.0, 2.0, 0.05, 0.01, 8192
+_ESTIMATE_SECONDS_MAX = 5.0
+_GUESS = Estimate(rows=100_000, bytes=10_000_000, files=10, width=100)
 
 
 @dataclass
@@ -184,8 +187,7 @@ class FdwSession:
                     await self._in_thread(found.close)
                 return [command_complete("CLOSE CURSOR")]
             case statements.Explain(select):
-                line = await self._in_thread(lambda: self._explain(understand(select, values)))
-                return _rows(["QUERY PLAN"], [[line]], "EXPLAIN")
+                return _rows(["QUERY PLAN"], [[await self._explain(understand(select, values))]], "EXPLAIN")
             case statements.RelationPages(relation):
                 rows, size = await self._in_thread(lambda: self._facts(relation))
                 self._sampled.add(RemoteName.parse_quoted(relation))
@@ -243,8 +245,14 @@ class FdwSession:
             raise failed
         return self._cursors[name]
 
-    def _explain(self, request: Request) -> str:
-        found = self.lake.scans.estimate(request)
+    async def _explain(self, request: Request) -> str:
+        """Never an error and never for long: many a plan that asks is run without cold rows, and must not need the lake to be made."""
+        try:
+            async with asyncio.timeout(_ESTIMATE_SECONDS_MAX):
+                found = await self._in_thread(lambda: self.lake.scans.estimate(request))
+        except (ModakError, OSError, TimeoutError) as cause:
+            log.warning("an estimate was guessed, for the lake does not answer: %s", cause or "in time")
+            found = _GUESS
         startup = _STARTUP_COST + found.files * _FILE_COST
         total = startup + found.bytes / _PAGE_BYTES * _PAGE_COST + found.rows * _ROW_COST
         return f"Cold Scan  (cost={startup:.2f}..{total:.2f} rows={found.rows} width={found.width})"

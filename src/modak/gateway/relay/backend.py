@@ -28,6 +28,7 @@ from modak.gateway.wire.messages import (
     Sync,
     Terminate,
     parse_backend_key_data,
+    parse_command_complete,
     parse_data_row,
     parse_error,
     parse_parameter_description,
@@ -68,6 +69,10 @@ class Backend:
         """Notifications and changed settings that came with answers to questions of ours; the client is still to get them."""
         self.unnamed_lost = False
         """A question of ours took the place of the client's unnamed statement."""
+        self.in_savepoint = False
+        """Whether the transaction may be in a savepoint; the tag of RELEASE does not say which one it ended."""
+        self.exported: str | None = None
+        """The snapshot that this transaction has exported for the lake."""
         self._settings: dict[str, str] = {}
         self._status: Status = b"I"
         self._draining: asyncio.Task[None] | None = None
@@ -101,10 +106,25 @@ class Backend:
             self._settings[name] = value
         elif message.tag == b"Z":
             self._status = parse_ready_for_query(message)
+            if self._status == b"I":
+                self._between_transactions()
+        elif message.tag == b"C":
+            self._note_command(parse_command_complete(message))
         elif message.tag == b"K":
             self.key = parse_backend_key_data(message)
         elif message.tag == b"E" and (fields := parse_error(message)).severity in ("FATAL", "PANIC"):
             self.farewell = fields
+
+    def _note_command(self, tag: str) -> None:
+        if tag == "SAVEPOINT":
+            self.in_savepoint = True
+        elif tag in ("COMMIT", "ROLLBACK"):
+            # Perhaps AND CHAIN: another transaction, with another snapshot. Savepoints are over too, unless it was ROLLBACK TO one.
+            self.exported = None
+            self.in_savepoint = self.in_savepoint and tag == "ROLLBACK"
+
+    def _between_transactions(self) -> None:
+        self.in_savepoint, self.exported = False, None
 
     def write(self, data: bytes) -> None:
         """Send without waiting: while Postgres has no room for more, it may be because it wants to be read."""

@@ -1,10 +1,16 @@
--- The catalog is the arbiter of the seam: T, S and R never go back, whoever writes the row.
+-- The catalog is the arbiter of the seam: T, S and R never go back, whoever writes the row. T has one exception: the transaction that
+-- publishes an untier names its operation, and may go to that operation's line and to no other.
 create or replace function modak.check_cutline() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if new.tier_key_hi < old.tier_key_hi then
+    if new.tier_key_hi < old.tier_key_hi and not exists (
+        select from modak.op_log o
+         where o.op_id = current_setting('modak.untier', true) and o.table_id = old.table_id and o.op_kind = 'untier'
+           and o.phase in ('flushing', 'committed')
+           and (o.details->>'old_tier_key_hi')::bigint = old.tier_key_hi and (o.details->>'new_tier_key_hi')::bigint = new.tier_key_hi
+    ) then
         raise exception 'cut-line of table % would move back from T=% to T=%', old.table_id, old.tier_key_hi, new.tier_key_hi
             using errcode = '55000', hint = 'T only rises; bring cold rows back with "modak untier".';
     end if;

@@ -14,7 +14,7 @@ begin
         ('hot', 'sealing'),
         ('sealing', 'tiering'), ('sealing', 'hot'),
         ('tiering', 'tiered'), ('tiering', 'hot'),
-        ('tiered', 'dropped')
+        ('tiered', 'dropped'), ('tiered', 'hot')
     ) then
         raise exception 'partition % cannot go from % to %', old.partition_name, old.state, new.state using errcode = '55000';
     end if;

@@ -24,7 +24,7 @@ select tier_key_hi, lake_snapshot_id, replicated_lsn, retention_line, lake_props
 -- name: publish_cutline
 update modak.cutline
    set tier_key_hi = %(tier_key_hi)s, lake_snapshot_id = %(lake_snapshot_id)s, lake_props = %(lake_props)s,
-       revision = revision + %(changed)s
+       retention_line = %(retention_line)s, revision = revision + %(changed)s
  where table_id = %(table_id)s;
 
 -- name: set_partition_state
@@ -92,11 +92,11 @@ select holder, expires_at from modak.read_pins
  order by expires_at desc limit 1;
 
 -- name: find_advance_xid
--- The transaction that moved T past this partition.
+-- The transaction that moved T past this partition; the last one, since T may have come back in between.
 select (details->>'advance_xid')::bigint as xid from modak.op_log
  where table_id = %(table_id)s and op_kind = 'tiering' and phase = 'advanced'
-   and (details->>'new_tier_key_hi')::bigint >= %(tier_key_hi)s
- order by (details->>'new_tier_key_hi')::bigint limit 1;
+   and (details->>'old_tier_key_hi')::bigint < %(tier_key_hi)s and (details->>'new_tier_key_hi')::bigint >= %(tier_key_hi)s
+ order by (details->>'advance_xid')::bigint desc limit 1;
 
 -- name: find_partition_id
 select partition_id from modak.partitions
@@ -118,3 +118,32 @@ select holder, expires_at from modak.read_pins
 
 -- name: clear_fold
 delete from modak.folded where op_id = %(op_id)s;
+
+-- name: lowest_staged_key
+select min(tier_key_lo) as lowest from modak.load_labels where table_id = %(table_id)s and state = 'staged';
+
+-- name: forget_expired_partitions
+delete from modak.partitions where table_id = %(table_id)s and state = 'dropped' and tier_key_hi <= %(retention_line)s;
+
+-- name: forget_untiered
+-- The range has partitions of its own again; the journal keeps what was.
+delete from modak.partitions
+ where table_id = %(table_id)s and state in ('dropped', 'tiered') and tier_key_hi > %(tier_key_hi)s and partition_id <> all(%(standing)s);
+
+-- name: clear_untier
+delete from modak.folded where table_id = %(table_id)s and starts_with(op_id, %(op_id)s || '/');
+
+-- name: lowest_correction
+select min(tier_key) as key from modak.delta where table_id = %(table_id)s and op = 0;
+
+-- name: find_copied
+select rows_total from modak.op_progress where op_id = %(op_id)s and task = %(task)s;
+
+-- name: find_unfinished_untier
+-- The last transaction that moved T down and whose cold side still reaches to where T was.
+select max((details->>'advance_xid')::bigint) as xid from modak.op_log
+ where table_id = %(table_id)s and op_kind = 'untier' and phase = 'advanced' and not details ? 'finished' having count(*) > 0;
+
+-- name: finish_untiers
+update modak.op_log set details = details || '{"finished": true}'
+ where table_id = %(table_id)s and op_kind = 'untier' and phase = 'advanced' and not details ? 'finished';

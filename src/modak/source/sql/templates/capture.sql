@@ -11,11 +11,13 @@ set bytea_output = 'hex'
 as $body$
 declare
     line bigint;
+    floor_line bigint;
     old_key bigint;
     new_key bigint;
     old_pk text;
     new_pk text;
     moved boolean := false;
+    expired text;
 begin
     -- A column this function does not know would be missing from the correction.
     if (select count(*) from pg_attribute a where a.attrelid = tg_relid and a.attnum > 0 and not a.attisdropped) <> {column_count} then
@@ -23,7 +25,7 @@ begin
             using errcode = '55000', hint = 'Run: modak tier';
     end if;
     -- FOR SHARE: the advance waits for this writer or this writer sees its result; an older snapshot gets 40001.
-    select c.tier_key_hi into line from modak.cutline c where c.table_id = {table_id} for share;
+    select c.tier_key_hi, c.retention_line into line, floor_line from modak.cutline c where c.table_id = {table_id} for share;
     if not found then
         return null;
     end if;
@@ -34,6 +36,19 @@ begin
     if tg_op <> 'DELETE' then
         new_key := {canonical_new};
         new_pk := {pk_new};
+    end if;
+    -- Expired rows whose copy still stands are nobody's any more: they may be cleared away, and not come back.
+    if tg_op = 'DELETE' and old_key < floor_line then
+        return null;
+    end if;
+    if tg_op = 'UPDATE' and old_key < floor_line then
+        expired := old.{tier_key}::text;
+    elsif new_key < floor_line then
+        expired := new.{tier_key}::text;
+    end if;
+    if expired is not null then
+        raise exception 'row of table "%" with % = % lies below the retention line', {table_text}, {tier_key_text}, expired
+            using errcode = '22008', hint = 'Rows this old have expired and are not taken back.';
     end if;
     moved := tg_op = 'UPDATE' and old_pk = new_pk and old_key <> new_key;
     if tg_op = 'DELETE' or (tg_op = 'UPDATE' and (old_pk <> new_pk or (moved and old_key >= line))) then

@@ -14,5 +14,7 @@ select {columns} from (
 where (u._modak_arm = 'h' and u.{tier_key} >= (select {line} from modak.cutline s where s.table_id = {table_id}))
        -- Not a filter: it tells the gateway which snapshot to scan.
    or (u._modak_arm = 'c' and u._modak_pin <> (select s.lake_snapshot_id from modak.cutline s where s.table_id = {table_id})
-       and not exists (select from {delta} x where x.table_id = {table_id} and x.pk = {pk}))
+       -- NOT EXISTS, in words that do not make Postgres expect half of the rows to be corrected. Without any correction nothing is looked up.
+       and nullif(exists (select from {delta}) and exists (select from {delta} x where x.table_id = {table_id} and x.pk = {pk}), true)
+           is not null)
    or (u._modak_arm = 'd' and u._modak_op = 0);

@@ -7,6 +7,9 @@ language plpgsql security definer
 as $body$
 declare
     standing {heap};
+    in_heap boolean;
+    same_key boolean;
+    changed record;
 begin
     if tg_op OPERATOR(pg_catalog.=) 'INSERT' then
         insert into {heap} ({stored_columns}) {overriding} values ({copied_values}) returning {columns} into new;
@@ -14,28 +17,45 @@ begin
     end if;
     if tg_op OPERATOR(pg_catalog.=) 'UPDATE' then
         {check_generated}
-        null;
+        same_key := pg_catalog.record_image_eq(row({new_keys}), row({old_keys}));
+    end if;
+    -- The common case in one query: the row stands in the heap and is what the statement saw.
+    if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
+        delete from {heap} h where {is_old} and {is_unchanged};
+        if found then
+            return old;
+        end if;
+    elsif same_key then
+        update {heap} h set {assignments} where {is_old} and {is_unchanged} returning {heap_columns} into changed;
+        if found then
+            return changed;
+        end if;
     end if;
     select * into standing from {heap} h where {is_old} for update;
-    if found then
+    in_heap := found;
+    if in_heap then
         if not pg_catalog.record_image_eq(row({standing_columns}), row({old_columns})) then
-            raise exception 'could not serialize access due to concurrent update of table "%"', {table_text}
-                using errcode = '40001', hint = 'Run the transaction again.';
+            perform modak.allow_own_change({table_id}, {table_text}, (select h.xmin from {heap} h where {is_old}));
+            return null;
         end if;
         if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
             delete from {heap} h where {is_old};
             return case when found then old end;
         end if;
-        update {heap} h set {assignments} where {is_old} returning {heap_columns} into new;
-        return case when found then new end;
-    end if;
-    if not modak.{unseat}(row({old_columns})::{heap}) then
+    elsif not modak.{unseat}(row({old_columns})::{heap}) then
         return null;
-    end if;
-    if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
+    elsif tg_op OPERATOR(pg_catalog.=) 'DELETE' then
         return old;
     end if;
-    insert into {heap} ({stored_columns}) {overriding} values ({new_values}) returning {columns} into new;
+    -- Another row's key: an INSERT may replace a cold row, an UPDATE must not.
+    if not same_key then
+        perform modak.{taken}(row({new_columns})::{heap});
+    end if;
+    if in_heap then
+        update {heap} h set {assignments} where {is_old} returning {heap_columns} into new;
+    else
+        insert into {heap} ({stored_columns}) {overriding} values ({new_values}) returning {columns} into new;
+    end if;
     return case when found then new end;
 end
 $body$;

@@ -1,0 +1,25 @@
+-- Before an UPDATE or DELETE through a view, note which seam it sees; after it, forget that again. STABLE is the point of this function:
+-- its query looks through the snapshot of the statement itself, as no query of a row trigger can.
+-- Statements nest, so the setting is a stack, newest first. A rollback to a savepoint restores it. A + says that another statement ran inside.
+create or replace function modak.note_line() returns trigger
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    setting text := 'modak.seen_' || tg_argv[0];
+    stack text := coalesce(current_setting(setting, true), '');
+    ends integer;
+begin
+    if tg_when = 'BEFORE' then
+        stack := concat((select concat(c.revision, '/', c.tier_key_hi) from modak.cutline c where c.table_id = tg_argv[0]::bigint), ' ', stack);
+    else
+        stack := substr(stack, strpos(stack, ' ') + 1);
+        ends := strpos(stack, ' ');
+        if ends > 1 and substr(stack, ends - 1, 1) <> '+' then
+            stack := concat(left(stack, ends - 1), '+', substr(stack, ends));
+        end if;
+    end if;
+    perform set_config(setting, stack, true);
+    return null;
+end
+$$;

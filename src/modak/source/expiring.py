@@ -1,0 +1,73 @@
+"""Corrections that a rising retention line leaves behind: which of them the lake must hear of, and what becomes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from modak.connection import Connection
+from modak.core.table import Name
+from modak.source.corrections import PLACE, Corrections
+from modak.source.expressions import canonical_key, raw, reference
+from modak.source.heap import projection
+from modak.source.spill import identifier
+from modak.source.view import delta_name, image_value
+
+
+@dataclass(frozen=True)
+class Expiring(Corrections):
+    """The corrections of a table whose R rises to ``line``.
+
+    Most lie below it with all they speak of, and just go. *Strayed* ones have an image below the line while the lake's row is, or may be,
+    at or above it: without them that older image would show again.
+    """
+
+    line: int
+
+    def strayed(self, session: Connection) -> int:
+        row = session.execute(
+            self._sql("select count(*) as n from {delta} d where d.table_id = {table_id} and {strayed}", strayed=raw(self._strayed()))
+        ).fetchone()
+        return int(row["n"]) if row else 0
+
+    def strayed_keys_sql(self) -> str:
+        """Their primary keys in the lake's types."""
+        named = {column.name: column for column in self.relation.columns}
+        keys = [column for name in self.shape.primary_key for column in self.shape.columns if column.name == name]
+        typed = ", ".join(f"{image_value(named[column.name])} as {reference(column.name)}" for column in keys)
+        delta = identifier(delta_name(self.shape.table_id)).as_string()
+        source = f"select {typed} from {delta} d where d.table_id = {int(self.shape.table_id)} and {self._strayed()}"  # noqa: S608
+        return f"select {projection(keys)} from ({source}) strayed"  # noqa: S608
+
+    def record_strayed(self, session: Connection, op_id: str) -> None:
+        """Note which versions the operation's commit deletes in the lake; any other strayed one leaves a tombstone."""
+        text = "insert into modak.folded (op_id, version, table_id) select {op_id}, d.version, {table_id} from {delta} d "
+        session.execute(
+            self._sql(text + "where d.table_id = {table_id} and {strayed}", op_id=sql.Literal(op_id), strayed=raw(self._strayed()))
+        )
+
+    def expire(self, session: Connection, op_id: str, spills: Sequence[Name]) -> int:
+        """Purge what lies below the line, spilled rows too; returns how many corrections that was."""
+        # The spill's trigger would take its rows' going for a deletion by the user.
+        session.execute("select set_config('modak.folding', %s, true)", [str(self.shape.table_id)])
+        key = canonical_key(self.shape.key_type, reference(self.shape.tier_key, "s"))
+        for spill in spills:
+            session.execute(sql.SQL("delete from {} s where {} < {}").format(identifier(spill), raw(key), sql.Literal(self.line)))
+        searched = f"exists (select from modak.folded f where f.op_id = {sql.Literal(op_id).as_string()} and f.version = d.version)"
+        row = session.execute(
+            self._template(
+                "corrections_expired",
+                line=sql.Literal(self.line),
+                searched=raw(searched),
+                placed=raw(self._placed()),
+                key_columns=sql.Literal(list(self.shape.primary_key)),
+            )
+        ).fetchone()
+        return int(row["n"]) if row else 0
+
+    def _strayed(self) -> str:
+        """A tombstone of somebody else's may have no image, and then nothing says its key in types; it stays one."""
+        line = int(self.line)
+        return f"d.tier_key < {line} and ({PLACE} >= {line} or not {self._placed()}) and d.payload is not null"

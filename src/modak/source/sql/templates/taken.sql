@@ -1,0 +1,40 @@
+-- A cold row is about to take a key: 23505 where another row has it, in the delta or in the lake. The key is claimed by a tombstone,
+-- which the row's own correction then replaces: of two transactions that want one key the second waits here.
+create or replace function modak.{function}(made {heap}) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set datestyle = 'ISO, MDY'
+set intervalstyle = 'postgres'
+set extra_float_digits = 1
+set bytea_output = 'hex'
+as $body$
+declare
+    held record;
+    taken boolean;
+    made_pk text := {pk_made};
+    made_key bigint;
+begin
+    -- What is no key at all the heap itself refuses.
+    if made.{tier_key} is null or not {is_finite} then
+        return;
+    end if;
+    made_key := {canonical_made};
+    select * into held from modak.hold_line({table_id});
+    if made_key >= held.line then
+        return;
+    end if;
+    insert into {delta} (table_id, pk, op, tier_key, payload, placed) values ({table_id}, made_pk, 1, made_key, {key_image_made}, true)
+        on conflict (table_id, pk) do nothing;
+    if found then
+        select exists (select from {cold} c where {lake_has_key} and c._modak_pin <> held.snapshot) into taken;
+    else
+        select d.op = 0 into taken from {delta} d where d.table_id = {table_id} and d.pk = made_pk;
+    end if;
+    if taken then
+        raise exception 'duplicate key value violates unique constraint on (%) of table "%"', {key_text}, {table_text}
+            using errcode = '23505', detail = format('Key (%s)=(%s) already exists.', {key_text}, concat_ws(', ', {made_keys})),
+                  hint = 'The row is cold. UPDATE it, or use modak_upsert.', schema = {schema_text}, table = {name_text};
+    end if;
+end
+$body$;

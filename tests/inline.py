@@ -1,0 +1,33 @@
+"""Jobs without Spark: the tasks run here, one after the other, and a partition goes without being compared first.
+
+For tests whose subject is something else. What the tasks read and write is the same; that Spark spreads them, and that reclaim compares,
+has tests of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from modak.jobs import flush, fold, reclaim, untier_copy
+
+
+class InlineSpread:
+    """Stands where ``modak.jobs.tasks.Spread`` does."""
+
+    def __init__(self, _: object, run: Callable[[int], Any], count: int, __: str) -> None:
+        self._outcome = [run(number) for number in range(count)]
+
+    def wait(self, _: float) -> bool:
+        return True
+
+    def result(self) -> list[Any]:
+        return self._outcome
+
+
+def run_inline(patch: pytest.MonkeyPatch) -> None:
+    for module in (flush, fold, untier_copy):
+        patch.setattr(module, "Spread", InlineSpread)
+    patch.setattr(reclaim, "_check_content", lambda *_: None)
