@@ -43,7 +43,7 @@ format: $(READY) ## Format the code
 bench: $(READY) ## Measure the promises; prints ratios
 	@for file in $(filter-out bench/__init__.py bench/support.py,$(wildcard bench/*.py)); do echo "== $$file"; $(PY) $$file || exit 1; done
 
-soak: $(READY) ## Long runs of the ledger and crash tests
+soak: $(READY) ## Long runs of the ledger, of the oracle and of crash tests
 	@$(PY) -m pytest -m soak $(ARGS)
 
 docs: $(READY) ## Write the generated pages of docs/reference

@@ -30,6 +30,35 @@ _TEMPLATE = "modak_template"
 _numbers = itertools.count(1)
 
 
+# Variations of what a quicker test holds already: `make soak` runs them, so that `make test` stays within its time.
+_VARIATIONS = (
+    "test_untier_shapes.py",
+    "test_untier_writers.py",
+    "test_orms_django.py::test_django[server_binding",
+    "test_orms_django.py::test_django[port",
+    "test_keep_heap.py::test_the_heap_is_the_truth",
+    "test_keep_heap.py::test_against_a_plain_twin[1",
+    "test_keep_heap.py::test_against_a_plain_twin[2",
+    "test_retain.py::test_what_was_not_looked_up_leaves_a_tombstone",
+    "test_retain.py::test_tables_of_every_kind_of_key[smallint",
+    "test_retain.py::test_tables_of_every_kind_of_key[integer",
+    "test_retain.py::test_tables_of_every_kind_of_key[timestamp]",
+    "test_retain.py::test_tables_of_every_kind_of_key[date by day",
+    "test_tier_crash.py::test_its_backend_is_killed[tier.after_journal",
+    "test_tier_crash.py::test_its_backend_is_killed[tier.before_advance",
+    "test_tier_crash.py::test_its_backend_is_killed[tier.after_attach",
+    "test_tier_crash.py::test_the_server_stops_at_once[tier.after_seal",
+    "test_tier_crash.py::test_the_server_stops_at_once[tier.after_files",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(variation in item.nodeid for variation in _VARIATIONS):
+            item.add_marker(pytest.mark.soak)
+
+
 def pytest_report_header() -> str:
     from modak.embedded.server_binaries import find_server_binaries
 

@@ -19,7 +19,7 @@ import psycopg
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOT_RUN = "<!-- not run:"
-_BLOCK_SECONDS_MAX = 60
+_BLOCK_SECONDS_MAX = 180
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,9 @@ def test_the_readmes_first_session_works(new_database: Callable[..., str], tmp_p
 
 
 @pytest.mark.parametrize("guide", ["columns", "keep-heap", "registration", "retention", "storage-profiles", "types", "untier", "writing"])
-def test_the_guide_works(guide: str, new_database: Callable[..., str], template: str, tmp_path: Path) -> None:
-    reader = Reader(tmp_path, MODAK_DSN=new_database(template), MODAK_DATA=str(tmp_path / "data"))
+def test_the_guide_works(guide: str, new_database: Callable[..., str], template: str, tmp_path: Path, spark_connect: str) -> None:
+    """Commands that move data use one Spark for all of them; the tutorial starts its own each time, as a reader does."""
+    reader = Reader(tmp_path, MODAK_DSN=new_database(template), MODAK_DATA=str(tmp_path / "data"), MODAK_SPARK=spark_connect)
     found = blocks(ROOT / "docs" / "guides" / f"{guide}.md")
     assert found
     reader.follow(found)

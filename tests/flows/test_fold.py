@@ -124,6 +124,27 @@ def test_a_correction_made_meanwhile_survives(cold: App, connection: Connection,
     assert through_name(connection)[1] == (2, 20, "second")
 
 
+@pytest.mark.parametrize(
+    ("again", "row"), [("event_time = 60", (2, 60, "b")), ("event_time = 20", (2, 20, "b")), ("val = 'x'", (2, 150, "x"))]
+)
+def test_a_row_that_moves_and_is_corrected_again_meanwhile(
+    cold: App, connection: Connection, at: Callable[..., None], dsn: str, again: str, row: tuple[int, int, str]
+) -> None:
+    """The newer correction knows where the lake had the row before the fold moved it."""
+    connection.execute("update public.events set event_time = 150 where id = 2")
+
+    def correct() -> None:
+        with psycopg.connect(dsn, autocommit=True) as client:
+            client.execute(f"update public.events set {again} where id = 2")
+
+    at("fold.after_files", correct)
+    fold(cold)
+    assert lake_rows(cold, connection) == [(1, 10, "a"), (2, 150, "b"), (3, 110, "c")]
+    assert through_name(connection)[:3] == [(1, 10, "a"), row, (3, 110, "c")]
+    assert fold(cold).rows_deleted == 1
+    assert lake_rows(cold, connection) == through_name(connection)[:3] == [(1, 10, "a"), row, (3, 110, "c")]
+
+
 def test_batches_are_bounded_and_the_oldest_go_first(cold: App, connection: Connection) -> None:
     connection.execute("insert into public.events select n, n % 200, 'late ' || n from generate_series(1000, 3499) n")
     outcome = fold(cold, batch_rows=1000)

@@ -369,3 +369,20 @@ def test_a_reader_in_the_way_is_named_and_the_next_pass_goes_on(cold: App, conne
     assert line(connection) == (0, 2)
     assert selected(connection, "public.events_hot") == ROWS_OF_E
     assert len(seam.data_commits(cold, EVENTS)) == 2
+
+
+def test_a_heap_that_was_kept_has_everything_once(app: App, connection: Connection, gateway: RunningGateway) -> None:
+    events.create(connection)
+    put_under_modak(app, connection, keep_heap=True)
+    tier(app)
+    connection.execute("insert into public.events values (9, -40, 'late'), (10, 30, 'late')")
+    connection.execute("update public.events_hot set val = 'in place' where id = 1")
+    fold(app)
+    connection.execute("insert into public.events values (11, -41, 'later')")
+    expected = sorted([(1, 10, "in place"), *ROWS_OF_E[1:], (9, -40, "late"), (10, 30, "late"), (11, -41, "later")])
+    outcome = untier(app)
+    assert (outcome.kept, outcome.made) == (("public.p1", "public.p0"), ("public.events_minus_100: as long as its neighbour",))
+    assert selected(connection) == selected(connection, "public.events_hot") == expected
+    assert value(connection, "select count(*) from public.events_spill") == 0
+    assert value(connection, "select count(*) from pg_trigger where tgname like 'modak_capture%'") == 0
+    assert (lake_rows(app, connection), delta(connection)) == ([], [])

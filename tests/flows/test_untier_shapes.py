@@ -314,4 +314,4 @@ def test_no_trigger_of_the_users_hears_of_it(
     outcome = bring_back(app, ORDERS)
     assert outcome.corrections == 1
     assert rows(connection, "select what from public.heard") == [("INSERT",)]
-    assert value(connection, "select tableoid::regclass::text from public.orders where note = 'late*'") == "orders_2025_02"
+    assert value(connection, "select tableoid::regclass::text from public.orders_hot where note = 'late*'") == "public.orders_2025_02"

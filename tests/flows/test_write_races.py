@@ -205,8 +205,8 @@ def test_the_lake_is_asked_through_the_build_in_use(
 ) -> None:
     """Columns change, the cold relation is built anew, and a statement that is behind a publication still finds its rows."""
     with cold.job(events.EVENTS) as job:
-        alter.alter(job.connection, job.lake, job.table, "add column note text")
-        alter.alter(job.connection, job.lake, job.table, "rename column val to word")
+        added = alter.alter(job.connection, job.lake, job.table, "add column note text")
+        alter.alter(job.connection, job.lake, added.table, "rename column val to word")
     keeper = connect()
     keeper.execute(f"select pg_advisory_lock({LOCK})")
     keeper.commit()

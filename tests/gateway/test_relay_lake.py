@@ -306,6 +306,7 @@ def test_the_clients_statement_timeout_holds_for_the_lake(client: psycopg.Connec
 
 def test_savepoints_and_exported_snapshots_are_kept_in_mind_for_one_transaction(gateway: Gateway) -> None:
     with gateway.connect(autocommit=True) as client:
+        client.execute("select 1")
         backend = gateway.backends[-1]
 
         def after(statement: str) -> tuple[bool, str | None]:

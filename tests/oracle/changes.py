@@ -41,6 +41,8 @@ class Change:
     def ids(self) -> set[int]:
         found: set[int] = set()
         for value in (*self.parameters, *(row[0] for row in self.rows)):
+            if isinstance(value, Jsonb) and isinstance(value.obj, dict):
+                value = value.obj.get("id")
             found |= {one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int)}
         return found
 
@@ -269,18 +271,30 @@ class Changes:
         return named
 
     def _modak_upsert(self, rows: list[Key]) -> Change:
-        known = self._upsert_in_the_heap(rows)
-        row = known.parameters if self.dice.random() < 0.7 else self._row()
+        """A row that is known, in its place or moved, or a new one; columns that the image lacks keep their value or their default."""
+        key_columns = self._world.shape.primary_key
+        identity, key = self.dice.choice(rows)
+        row = self._row(identity, key if "ts" in key_columns or self.dice.random() < 0.5 else self._key())
+        row = self._row() if self.dice.random() < 0.3 else row
+        given = ["id", "ts", "n", *self.dice.sample(COLUMNS[3:], self.dice.randint(0, 3))]
+        named = dict(zip(COLUMNS, row, strict=True))
+        image = {name: value for name, value in self._image(row).items() if name in given}
+        sets = ", ".join(f"{name} = excluded.{name}" for name in given if name not in key_columns)
         return Change(
-            "select public.modak_upsert('public.t', %s)", (Jsonb(self._image(row)),), twin_sql=known.twin_sql, twin_parameters=row
+            "select public.modak_upsert('public.t', %s)",
+            (Jsonb(image),),
+            twin_sql=f"insert into public.twin ({', '.join(given)}) values ({', '.join(['%s'] * len(given))}) "
+            f"on conflict ({', '.join(key_columns)}) do update set {sets}",
+            twin_parameters=tuple(named[name] for name in given),
         )
 
     def _modak_delete(self, rows: list[Key]) -> Change:
         identity, key = self.dice.choice(rows)
         shown = key if self._world.shape.type == "bigint" else key.isoformat()
+        only_key = "ts" not in self._world.shape.primary_key and self.dice.random() < 0.5
         return Change(
             "select public.modak_delete('public.t', %s)",
-            (Jsonb({"id": identity, "ts": shown}),),
+            (Jsonb({"id": identity} if only_key else {"id": identity, "ts": shown}),),
             twin_sql="delete from public.twin where id = %s and ts = %s",
             twin_parameters=(identity, key),
         )

@@ -1,4 +1,4 @@
-"""The worker: tiering, reclaim, fold and retention one after the other, and each of them dies now and then at a named point."""
+"""The worker: tiering, reclaim, fold, retention and untier in turn, and each of them dies now and then at a named point."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from modak.jobs.fold import fold
 from modak.jobs.reclaim import reclaim
 from modak.jobs.retain import retain
 from modak.jobs.tier import tier
+from modak.jobs.untier import untier
 from tests.gateways import RunningGateway
 from tests.oracle import world as worlds
 from tests.oracle.journal import Journal
@@ -58,7 +59,7 @@ class Worker(threading.Thread):
         self._world, self._journal, self._gateway = world, journal, gateway
         self._dice, self._jobs, self._kills = random.Random(seed), jobs, kills
         self.ended = threading.Event()
-        self._backend = 0
+        self._backend, self._killed = 0, False
         self.done: Counter[str] = Counter()
         self.deaths: Counter[str] = Counter()
         self.failure: BaseException | None = None
@@ -85,6 +86,7 @@ class Worker(threading.Thread):
         self._journal.note(self.name, f"dies at {name}")
         if fate > 0.04:
             return "raise"
+        self._killed = True
         with psycopg.connect(self._world.dsn, autocommit=True) as killer:
             killer.execute("select pg_terminate_backend(%s, 5000)", [self._backend])
         return None
@@ -94,6 +96,7 @@ class Worker(threading.Thread):
             getattr(self, f"_{kind}")()
             self.done[kind] += 1
             return
+        self._killed = False
         try:
             with self._world.app.job(TABLE) as job:
                 self._backend = job.connection.info.backend_pid
@@ -104,6 +107,8 @@ class Worker(threading.Thread):
             self._journal.note(self.name, f"{kind}: {type(ending).__name__} {ending}")
         except psycopg.OperationalError as ending:
             self._journal.note(self.name, f"{kind}: {ending}")
+            if not self._killed:
+                raise
 
     def _restart(self) -> None:
         """At once: nobody is given the time to finish."""
@@ -149,3 +154,9 @@ class Worker(threading.Thread):
         if not self._world.floor:
             return "nothing expires yet"
         return retain(replace(job, table=replace(job.table, lake_retention_lag=self._world.shape.length(behind))))
+
+    def _untier(self, job: JobContext) -> object:
+        """The newest cold partition or two come back."""
+        line = worlds.line(job.connection, self._world)
+        places = range(max(self._world.floor + PLACES, line - 2 * PLACES), line, PLACES)
+        return untier(job, key=self._world.shape.canonical(self._dice.choice(places))) if places else "nothing to bring back"

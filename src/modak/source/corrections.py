@@ -55,7 +55,8 @@ class Corrections:
 
     def record(self, session: Connection, op_id: str, upto: int) -> None:
         """Note which versions an operation carries; its publication clears these and no others."""
-        session.execute(self._template("corrections_recorded", op_id=sql.Literal(op_id), upto=sql.Literal(upto)))
+        place_of = raw("null, null" if self._key_says_place() else "d.pk, d.tier_key")
+        session.execute(self._template("corrections_recorded", op_id=sql.Literal(op_id), upto=sql.Literal(upto), place_of=place_of))
 
     def touched(self, session: Connection, upto: int, ranges: Sequence[tuple[int, int]]) -> list[int]:
         """Which of the ranges of tier keys (both ends included) hold a row that a correction up to this version speaks of."""
@@ -85,7 +86,10 @@ class Corrections:
         return self._select(self.shape.columns, where) + " order by modak_key"
 
     def clear(self, session: Connection, op_id: str, spills: Sequence[Name]) -> int:
-        """Take out exactly what was folded, and the spill's rows that stood for it; returns how many corrections went."""
+        """Take out exactly what was folded, and the spill's rows that stood for it; returns how many corrections went.
+
+        What was corrected again meanwhile stays, and learns where the lake has its row now.
+        """
         removed = [
             f", spill{number} as (delete from {identifier(spill).as_string()} s using gone g"  # noqa: S608
             f" where g.op = 0 and g.pk = {encoded_key(self.shape.primary_key, 's')})"
@@ -103,9 +107,12 @@ class Corrections:
         source = f"select d.tier_key as modak_key, {typed} from {delta} d where d.table_id = {int(self.shape.table_id)}"  # noqa: S608
         return f"select {projection(columns)} from ({source} and {where} and {self._fits()}) corrected"  # noqa: S608
 
-    def _placed(self) -> str:
+    def _key_says_place(self) -> bool:
         """A key that holds the tier key says itself where its row is."""
-        return "true" if self.shape.tier_key in self.shape.primary_key else "d.placed"
+        return self.shape.tier_key in self.shape.primary_key
+
+    def _placed(self) -> str:
+        return "true" if self._key_says_place() else "d.placed"
 
     def _fits(self) -> str:
         named = {column.name: column for column in self.relation.columns}

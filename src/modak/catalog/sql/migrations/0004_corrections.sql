@@ -12,9 +12,13 @@ create table modak.folded (
     version  bigint not null,
     -- Not to op_log: the snapshot this is written in may be older than the operation.
     table_id bigint not null references modak.tables on delete cascade,
+    pk       text,
+    tier_key bigint,
     primary key (op_id, version)
 );
 comment on table modak.folded is 'The corrections that an open fold carries to the lake, by version; its publication clears exactly these.';
+comment on column modak.folded.pk is 'Where the tier key is no part of it: corrections of the same row made since are told where the lake has it now.';
+comment on column modak.folded.tier_key is 'Where the fold puts the row.';
 
 alter table modak.read_pins add column holds_delta boolean not null default true;
 comment on column modak.read_pins.holds_delta is 'The reader fetches corrections apart from its pin, so none may be cleared. False: it reads them in the snapshot it read S in.';
