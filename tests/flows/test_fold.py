@@ -10,12 +10,14 @@ import pytest
 from tests import events, seam
 from tests.events import EVENTS, ROWS, fold, put_under_modak, tier
 from tests.gateways import RunningGateway
+from tests.support import at_failpoint
 
 from modak.app import App
 from modak.catalog import profiles, tables
 from modak.connection import Connection
 from modak.jobs import fold as fold_module
 from modak.jobs import publish
+from modak.jobs import tier as tier_module
 from modak.jobs.foreign import ForeignSnapshot
 
 pytestmark = pytest.mark.spark
@@ -169,6 +171,28 @@ def test_moves_are_deleted_where_the_lake_has_them(cold: App, connection: Connec
     fold(cold)
     assert lake_rows(cold, connection) == [(1, 10, "a"), (3, 110, "c"), (5, 130, "hot")]
     assert through_name(connection) == [(1, 10, "a"), (2, 250, "b"), (3, 110, "c"), (4, 210, "hot"), (5, 130, "hot")]
+
+
+def test_a_cold_row_that_comes_into_a_partition_behind_its_copy(
+    app: App, connection: Connection, gateway: RunningGateway, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy did not see it there, so the lake holds it where it was before."""
+    events.create(connection)
+    put_under_modak(app, connection)
+    tier(app, upto=100)
+    events.drop_tiered(app)
+
+    def move() -> None:
+        with psycopg.connect(dsn, autocommit=True) as client:
+            client.execute("update public.events set event_time = 150 where id = 2")
+
+    at_failpoint(monkeypatch, tier_module, "tier.after_files", move)
+    tier(app, upto=200)
+    assert through_name(connection)[1] == (2, 150, "b")
+    connection.execute("delete from public.events where id = 2")
+    fold(app)
+    assert lake_rows(app, connection) == [(1, 10, "a"), (3, 110, "c")]
+    assert through_name(connection)[:2] == [(1, 10, "a"), (3, 110, "c")]
 
 
 def test_an_insert_of_a_known_key_elsewhere_replaces_it(cold: App, connection: Connection) -> None:

@@ -8,8 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from tests import events
+from tests.gateways import RunningGateway
 from tests.writing import ODD_KEYS, Session, World, world
 
+from modak.app import App
+from modak.connection import Connection
 from modak.embedded.postgres import Cluster
 
 pytestmark = pytest.mark.spark
@@ -375,3 +379,23 @@ CASES = ["update of both tiers", "cold to cold in a chain", "there and back", "h
 @pytest.mark.parametrize("case", CASES)
 def test_checked_keys_do_not_stand_in_the_way_of_updates(session: Session, case: str) -> None:
     same_as_plain(session, STATEMENTS[case], "strict", "plain_strict")
+
+
+def test_columns_may_be_called_as_what_the_triggers_call_theirs(app: App, connection: Connection, gateway: RunningGateway) -> None:
+    names = ["standing", "in_heap", "same_key", "changed", "found", "tg_op", "new", "old", "seen", "held", "known", "maker", "moved"]
+    columns = ", ".join(f'"{name}" text' for name in names)
+    connection.execute(f"create table public.events (id bigint, event_time bigint, {columns}) partition by range (event_time)")
+    for number in range(3):
+        events.add_partition(connection, number)
+    connection.execute("insert into public.events (id, event_time, found) select n, n * 100 - 50, 'x' from generate_series(1, 3) n")
+    events.put_under_modak(app, connection)
+    events.tier(app)
+    assert events.drop_tiered(app).dropped
+    sets = ", ".join(f"\"{name}\" = '{name}' || id" for name in names)
+    for statement in (f"update public.events set {sets}", "update public.events set event_time = 260 - event_time where id <> 2"):
+        assert connection.execute(statement).rowcount in (2, 3)
+    events.fold(app)
+    rows = connection.execute("select * from public.events order by id").fetchall()
+    assert [(row["id"], row["event_time"]) for row in rows] == [(1, 210), (2, 150), (3, 10)]
+    assert all(row[name] == f"{name}{row['id']}" for row in rows for name in names)
+    assert connection.execute("delete from public.events returning *").rowcount == 3

@@ -61,6 +61,8 @@ with missed as (
            payload = case when d.version > excluded.version then d.payload else excluded.payload end,
            tier_key = case when d.version > excluded.version then d.tier_key else excluded.tier_key end,
            old_tier_key = coalesce(excluded.old_tier_key, d.old_tier_key, d.tier_key),
+           -- The row may have come into the partition after the copy, and the lake holds it where the correction before knew it.
+           placed = d.placed and excluded.old_tier_key is null,
            -- A changed correction needs a version of its own: a fold may be about to clear the one it read.
            version = case when d.version > excluded.version then d.version else nextval('modak.delta_version') end
     returning d.pk

@@ -5,6 +5,8 @@
 create or replace function modak.{function}() returns trigger
 language plpgsql security definer
 as $body$
+-- A column of the table may be called as a variable here is; where both could be meant, it is the column.
+#variable_conflict use_column
 declare
     standing {heap};
     in_heap boolean;
