@@ -33,6 +33,7 @@ _numbers = itertools.count(1)
 # Variations of what a quicker test holds already: `make soak` runs them, so that `make test` stays within its time.
 _VARIATIONS = (
     "test_untier_shapes.py",
+    "test_oracle.py::test_the_table_is_its_twin[key with the tier key",
     "test_untier_writers.py",
     "test_orms_django.py::test_django[server_binding",
     "test_orms_django.py::test_django[port",
@@ -130,7 +131,8 @@ def app(settings: Settings) -> App:
 
 @pytest.fixture(autouse=True)
 def _inline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.get_closest_marker("inline") is not None:
+    marked = request.node.get_closest_marker
+    if marked("inline") is not None and marked("distributed") is None:
         run_inline(monkeypatch)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from modak.jobs import flush, fold, reclaim, untier_copy
+from modak.jobs import flush, fold, incoming, ingest, reclaim, untier_copy
 
 
 class InlineSpread:
@@ -28,6 +28,6 @@ class InlineSpread:
 
 
 def run_inline(patch: pytest.MonkeyPatch) -> None:
-    for module in (flush, fold, untier_copy):
+    for module in (flush, fold, incoming, ingest, untier_copy):
         patch.setattr(module, "Spread", InlineSpread)
     patch.setattr(reclaim, "_check_content", lambda *_: None)

@@ -47,6 +47,8 @@ SETTINGS = (
     Setting("gateway_cert", None, "certificate (PEM) with which the gateway speaks TLS; without it TLS is not offered"),
     Setting("gateway_key", None, "private key of that certificate"),
     Setting("load_token", None, "token of the Stream Load endpoint; without it the endpoint does not exist", True),
+    Setting("load_body_max", "2GiB", "largest body of a load by HTTP, decompressed"),
+    Setting("load_connections", "8", "connections to Postgres that loads by HTTP share"),
     Setting("console_password", None, "password of the console and the API", True),
     Setting("cycle_seconds", "10", "seconds between two cycles of the worker"),
     Setting("data", "modak-data", "folder of the embedded Postgres and the default warehouse"),
@@ -75,6 +77,8 @@ class Settings:
     gateway_cert: Path | None = None
     gateway_key: Path | None = None
     load_token: str | None = field(default=None, repr=False)
+    load_body_max: int = 2 * 1024**3
+    load_connections: int = 8
     console_password: str | None = field(default=None, repr=False)
     cycle_seconds: float = 10.0
     data: Path = Path("modak-data")
@@ -108,6 +112,8 @@ def load(environ: Mapping[str, str], **overrides: str | None) -> Settings:
         gateway_cert=Path(given["gateway_cert"]) if given["gateway_cert"] else None,
         gateway_key=Path(given["gateway_key"]) if given["gateway_key"] else None,
         load_token=given["load_token"],
+        load_body_max=_bytes("load_body_max", given["load_body_max"] or "2GiB"),
+        load_connections=_count("load_connections", given["load_connections"], 1000),
         console_password=given["console_password"],
         cycle_seconds=_seconds("cycle_seconds", given["cycle_seconds"]),
         data=Path(given["data"] or "modak-data"),
@@ -155,6 +161,14 @@ def _memory(name: str, text: str) -> str:
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)? ?([KMGT]i?B|%)", text):
         raise UsageError(f"setting {name} is not an amount of memory: {text!r}", hint="write it as 500MB, 4GB or 1.5GiB")
     return text
+
+
+def _bytes(name: str, text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,6}) ?([KMG]i?B)", text)
+    if match is None or int(match[1]) == 0:
+        raise UsageError(f"setting {name} is not a size: {text!r}", hint="write it as 500MB, 1GB or 2GiB")
+    base = 1024 if "i" in match[2] else 1000
+    return int(match[1]) * int(base ** ("KMG".index(match[2][0]) + 1))
 
 
 def _count(name: str, text: str | None, most: int) -> int:

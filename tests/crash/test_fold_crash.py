@@ -21,7 +21,7 @@ from modak.connection import Connection, connect
 from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
 from modak.jobs import fold as fold_module
-from modak.jobs import publish
+from modak.jobs.publishing import fold as publish
 from modak.settings import Settings, load
 
 pytestmark = pytest.mark.spark

@@ -23,8 +23,8 @@ from modak.catalog.migrate import migrate
 from modak.connection import connect
 from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
-from modak.jobs import publish
 from modak.jobs import retain as retention
+from modak.jobs.publishing import retain as publish
 from modak.settings import Settings, load
 
 pytestmark = pytest.mark.spark

@@ -21,8 +21,9 @@ from modak.catalog.migrate import migrate
 from modak.connection import Connection, connect
 from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
-from modak.jobs import cold_side, flush, publish, reclaim
+from modak.jobs import cold_side, flush, reclaim
 from modak.jobs import tier as tier_module
+from modak.jobs.publishing import tier as publish
 from modak.settings import Settings, load
 
 pytestmark = pytest.mark.spark

@@ -21,8 +21,9 @@ from modak.catalog.migrate import migrate
 from modak.connection import Connection, connect
 from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
-from modak.jobs import publish, untier_copy
 from modak.jobs import untier as untier_module
+from modak.jobs import untier_copy
+from modak.jobs.publishing import untier as publish
 from modak.settings import Settings, load
 
 pytestmark = pytest.mark.spark

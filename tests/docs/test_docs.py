@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
+import signal
+import socket
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -140,6 +145,23 @@ def test_the_guide_works(guide: str, new_database: Callable[..., str], template:
     found = blocks(ROOT / "docs" / "guides" / f"{guide}.md")
     assert found
     reader.follow(found)
+
+
+def test_the_guide_to_stream_load_works(new_database: Callable[..., str], template: str, tmp_path: Path) -> None:
+    """On a port that is free here."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    reader = Reader(tmp_path, MODAK_DSN=new_database(template), MODAK_DATA=str(tmp_path / "data"))
+    found = [replace(one, text=one.text.replace(":9090", f":{port}")) for one in blocks(ROOT / "docs" / "guides" / "stream-load.md")]
+    assert len(found) > 8
+    try:
+        reader.follow(found)
+    finally:
+        started = tmp_path / "worker.pid"
+        if started.exists():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(started.read_text()), signal.SIGKILL)
+    assert "Traceback" not in (tmp_path / "worker.log").read_text()
 
 
 def test_the_guide_to_managed_postgres_works(new_database: Callable[..., str], tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from modak.app import App
 from modak.catalog import profiles, tables
 from modak.connection import Connection
 from modak.jobs import fold as fold_module
-from modak.jobs import publish
 from modak.jobs import tier as tier_module
 from modak.jobs.foreign import ForeignSnapshot
+from modak.jobs.publishing import fold as publish
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 ALL = {str(row[0]): row for row in ROWS}
 
@@ -70,6 +70,7 @@ def delta(connection: Connection) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.distributed
 def test_corrections_become_part_of_the_lake(cold: App, connection: Connection) -> None:
     connection.execute("update public.events set val = 'corrected' where id = 2")
     connection.execute("delete from public.events where id = 3")
@@ -147,6 +148,7 @@ def test_a_row_that_moves_and_is_corrected_again_meanwhile(
     assert lake_rows(cold, connection) == through_name(connection)[:3] == [(1, 10, "a"), row, (3, 110, "c")]
 
 
+@pytest.mark.distributed
 def test_batches_are_bounded_and_the_oldest_go_first(cold: App, connection: Connection) -> None:
     connection.execute("insert into public.events select n, n % 200, 'late ' || n from generate_series(1000, 3499) n")
     outcome = fold(cold, batch_rows=1000)

@@ -57,7 +57,7 @@ def test_hot_and_corrected_cold_are_one_table(
     connection.execute("update public.events_hot set val = 'corrected' where id = 2")
     connection.execute("delete from public.events_hot where id = 3")
     connection.execute("insert into public.events_hot select n, 200 + n % 100, repeat('x', 90) from generate_series(1000, 9000) n")
-    monkeypatch.setattr("modak.spark.CHUNK_BYTES_MIN", 256 * 1024)
+    monkeypatch.setattr("modak.spark.pinned.CHUNK_BYTES_MIN", 256 * 1024)
     with pinned_table(spark, dsn, "public.events", ["val", "id"], settings=settings, tasks=4) as frame:
         assert frame.columns == ["val", "id"]
         read = frame.selectExpr("spark_partition_id() as task", "id", "val").collect()

@@ -24,10 +24,11 @@ from modak.core.table import Name
 from modak.core.tier_key import TierKeyType
 from modak.duckdb import pinned_relation
 from modak.errors import UsageError
-from modak.jobs import publish, verify
 from modak.jobs import retain as retention
 from modak.jobs import tier as tiering
+from modak.jobs import verify
 from modak.jobs.foreign import ForeignSnapshot
+from modak.jobs.publishing import retain as publish
 from modak.jobs.reclaim import reclaim
 from modak.registration.register import register
 

@@ -17,10 +17,11 @@ from modak.app import App
 from modak.catalog import profiles, tables
 from modak.connection import Connection
 from modak.errors import LockNotAvailable, Refused, UsageError
-from modak.jobs import publish, untier_copy
 from modak.jobs import untier as untier_module
+from modak.jobs import untier_copy
 from modak.jobs.foreign import ForeignSnapshot
-from modak.jobs.publish import Pinned
+from modak.jobs.publishing import untier as publish
+from modak.jobs.publishing.seam import Pinned
 from modak.jobs.reclaim import ContentDiffers
 from modak.jobs.untier import UntierOutcome
 

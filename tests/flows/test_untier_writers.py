@@ -17,8 +17,9 @@ from tests.support import value
 from modak.app import App
 from modak.connection import Connection
 from modak.errors import LockNotAvailable
-from modak.jobs import publish, untier_copy
 from modak.jobs import untier as untier_module
+from modak.jobs import untier_copy
+from modak.jobs.publishing import untier as publish
 from modak.jobs.untier import UntierOutcome
 
 pytestmark = pytest.mark.spark

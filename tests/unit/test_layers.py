@@ -25,17 +25,20 @@ ALLOWED: dict[str, set[str]] = {
     "lake": BASE | {"core"},
     "scan": BASE | {"core", "lake"},
     "registration": BASE | {"core", "catalog", "source", "lake"},
-    "jobs": BASE | {"core", "catalog", "source", "lake", "scan", "registration"},
+    "jobs": BASE | {"core", "catalog", "source", "lake", "scan", "registration", "load"},
     # The gateway answers while Spark works elsewhere; it must never wait for a JVM.
     "gateway": BASE | {"core", "catalog", "source", "lake", "scan"},
     "app": BASE | {"core", "catalog", "lake", "jobs", "gateway", "embedded", "registration"},
     # Embedded by applications and stream sinks: no JVM, and no part of Modak that runs jobs.
     "load": BASE | {"core", "catalog", "source", "lake"},
+    # What the worker counts; whoever serves HTTP shows it.
+    "worker": BASE | {"core", "catalog"},
+    "web": BASE | {"core", "catalog", "load", "worker", "app"},
     # Readers outside Postgres: what both share, and a door for each engine.
     "pinned": BASE | {"core", "catalog", "source", "lake"},
     "duckdb": BASE | {"core", "source", "lake", "scan", "gateway", "pinned", "app"},
-    "spark": BASE | {"core", "source", "lake", "jobs", "pinned", "app"},
-    "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded"},
+    "spark": BASE | {"core", "catalog", "source", "lake", "jobs", "load", "pinned", "app"},
+    "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded", "web"},
     "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs", "gateway"},
 }
 

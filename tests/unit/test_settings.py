@@ -33,6 +33,7 @@ def test_each_setting_has_a_variable_and_a_meaning(setting: Setting) -> None:
     assert setting.meaning
     special = {"http": "h:1", "gateway": "h:1", "cycle_seconds": "1", "catalog": "http://c", "spark": "yarn"}
     special |= {"gateway_memory": "3GB", "gateway_threads": "3", "gateway_connections": "7"}
+    special |= {"load_body_max": "3GB", "load_connections": "7"}
     assert load({setting.variable: special.get(setting.name, "x")}) != load({})
 
 
@@ -48,6 +49,9 @@ WRONG = [
     ("MODAK_CYCLE_SECONDS", "inf"),
     ("MODAK_CATALOG", "hive"),
     ("MODAK_SPARK", "mesos://x"),
+    ("MODAK_LOAD_BODY_MAX", "much"),
+    ("MODAK_LOAD_BODY_MAX", "0GB"),
+    ("MODAK_LOAD_CONNECTIONS", "0"),
 ]
 
 

@@ -39,6 +39,13 @@ def add_commands(group: click.Group) -> None:
 
     @command(group)
     @click.argument("table", required=False)
+    @click.option("--sweep", is_flag=True, help="Also remove files that loads of more than a day ago left behind when they died.")
+    def adopt(context: Context, table: str | None, sweep: bool) -> None:
+        """Take files that loads staged into the lake, where they are seen. Without TABLE: every enabled table."""
+        _adopt(context, table, sweep)
+
+    @command(group)
+    @click.argument("table", required=False)
     def retain(context: Context, table: str | None) -> None:
         """Expire lake rows further behind the cut-line than the table's lake_retention. Without TABLE: every table that has one."""
         _retain(context, table)
@@ -103,6 +110,25 @@ def _fold(context: Context, table: str | None, batch: int | None) -> None:
             context.output.note(f"{line['table']}: {line['waiting']}")
         if line["kept"]:
             context.output.note(f"{line['table']}: {line['kept']} corrections hold values that the lake cannot, and stay where they are")
+
+
+def _adopt(context: Context, table: str | None, sweep: bool) -> None:
+    from modak.jobs import adopt
+    from modak.jobs import sweep as sweeping
+
+    def work(name: Name, job: JobContext) -> dict[str, Any]:
+        return {"table": str(name), **vars(adopt.adopt(job)), "swept": sweeping.sweep(job) if sweep else None}
+
+    done = _each(context, table, work)
+    context.output.result(done)
+    columns = ("table", "labels", "files", "rows", "rows_replaced", "corrections", "snapshot")
+    headings = ["table", "labels", "files", "rows", "rows replaced", "corrections", "S"]
+    context.output.table(headings, [tuple(line[name] for name in columns) for line in done])
+    for line in done:
+        if line["waiting"]:
+            context.output.note(f"{line['table']}: {line['waiting']}")
+        if line["swept"]:
+            context.output.note(f"{line['table']}: {line['swept']} files of dead loads removed")
 
 
 def _retain(context: Context, table: str | None) -> None:

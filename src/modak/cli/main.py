@@ -7,7 +7,7 @@ import sys
 import click
 
 from modak import __version__
-from modak.cli import catalog, demo, jobs, machine, reading, registration, services
+from modak.cli import catalog, demo, ingest, jobs, machine, reading, registration, services, worker
 from modak.cli.context import Context, global_options
 from modak.errors import ModakError, UsageError
 
@@ -21,7 +21,7 @@ def modak(context: click.Context) -> None:
     context.ensure_object(Context)
 
 
-for module in (machine, catalog, registration, jobs, reading, services, demo):
+for module in (machine, catalog, registration, jobs, ingest, reading, services, worker, demo):
     module.add_commands(modak)
 
 

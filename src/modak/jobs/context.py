@@ -12,8 +12,12 @@ from modak.connection import Connection
 from modak.core.lake_table import LakeColumn, Shape, lake_columns
 from modak.core.table import Relation
 from modak.errors import LockNotAvailable
+from modak.lake.data_files import Target
 from modak.lake.iceberg import IcebergLake
+from modak.lake.storage import pyiceberg_properties
 from modak.progress import SILENT, Progress
+from modak.scan.snapshot import Snapshot
+from modak.scan.snapshots import Snapshots
 from modak.source.locks import ATTEMPTS_MAX
 from modak.source.relation import describe
 
@@ -54,6 +58,18 @@ class JobContext:
     @property
     def table_id(self) -> int:
         return self.table.table_id
+
+    def target(self) -> Target:
+        """The lake table as a task that writes files for it has to know it."""
+        table = self.lake.load(self.table.lake_table_ref)
+        properties = pyiceberg_properties(self.lake.storage)
+        return Target(table.metadata.model_dump_json(), properties, self.table.tier_key_col, self.table.primary_key_cols, self.table.layout)
+
+    def cold(self, sequence_number: int | None) -> Snapshot:
+        """The lake's files at a published S."""
+        table = self.lake.load(self.table.lake_table_ref)
+        with contextlib.closing(Snapshots()) as snapshots:
+            return snapshots.get(table.metadata_location, sequence_number, pyiceberg_properties(self.lake.storage))
 
     def relation(self) -> Relation:
         """The heap as it is now."""

@@ -23,7 +23,6 @@ from modak.jobs.context import JobContext
 from modak.jobs.pace import Pace, pass_gate
 from modak.jobs.tasks import Spread, buffers, copied, reporting_session
 from modak.lake.data_files import Target, Writer
-from modak.lake.storage import pyiceberg_properties
 from modak.source import heap
 from modak.source.heap import Chunk, Snapshot
 
@@ -89,7 +88,6 @@ def _bad_column(rows: pa.Table) -> str | None:
 
 def flush(context: JobContext, op_id: str, partitions: Sequence[Name], columns: Sequence[LakeColumn], snapshot: Snapshot) -> Flushed:
     """Copy the partitions to files. Raises ValueRefused, naming column and key, if a value does not fit the lake."""
-    table = context.lake.load(context.table.lake_table_ref)
     wanted = context.cores * CHUNKS_PER_CORE
     cut = heap.chunks(context.connection, partitions, bytes_min=CHUNK_BYTES_MIN, bytes_max=CHUNK_BYTES_MAX, wanted=wanted)
     skip = _skips_corrected(context)
@@ -97,13 +95,7 @@ def flush(context: JobContext, op_id: str, partitions: Sequence[Name], columns: 
         dsn=context.dsn,
         snapshot=snapshot.name,
         op_id=op_id,
-        target=Target(
-            table.metadata.model_dump_json(),
-            pyiceberg_properties(context.lake.storage),
-            context.table.tier_key_col,
-            context.table.primary_key_cols,
-            context.table.layout,
-        ),
+        target=context.target(),
         chunks=tuple((str(chunk.partition), _query(context, columns, chunk, skip)) for chunk in cut),
     )
     results = _run(context, task) if cut else []

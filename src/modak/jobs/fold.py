@@ -7,10 +7,10 @@ folded versions are cleared; a row that was corrected again meanwhile keeps its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modak.catalog import operations, problems, tables
+from modak.catalog import loads, operations, problems, tables
 from modak.catalog.operations import Operation
 from modak.connection import Connection
 from modak.core.cutline import Cutline
@@ -22,14 +22,11 @@ from modak.jobs import evolve, foreign, resume
 from modak.jobs.columns import surface_follows
 from modak.jobs.context import JobContext
 from modak.jobs.fold_tasks import Folded, FoldTask, Search
-from modak.jobs.publish import Pinned, publish_fold, refuse_pinned
-from modak.jobs.tasks import Spread
+from modak.jobs.publishing.fold import publish_fold
+from modak.jobs.publishing.seam import Pinned, refuse_pinned
+from modak.jobs.tasks import TASKS_PER_CORE, Spread, grouped
 from modak.lake import commits
 from modak.lake.commits import Commit
-from modak.lake.data_files import Target
-from modak.lake.storage import pyiceberg_properties
-from modak.scan.snapshot import DataFile, Snapshot
-from modak.scan.snapshots import Snapshots
 from modak.source import heap, spill
 from modak.source.corrections import Batch, Corrections
 
@@ -38,7 +35,6 @@ JOB = "fold"
 BATCH_ROWS = 250_000
 # A task of fewer rows is not worth its start.
 ROWS_PER_WRITING = 50_000
-SEARCHES_PER_CORE = 4
 
 
 @dataclass(frozen=True)
@@ -78,6 +74,11 @@ def _fold(context: JobContext, batch_rows: int) -> FoldOutcome:
     # What comes in meanwhile is for the next pass: else a busy table would keep this one for ever.
     newest = corrections.newest(context.connection)
     outcome = FoldOutcome(resumed=finished)
+    # A staged row would come in over a newer correction of the same key that is in the lake by then.
+    oldest = loads.oldest_version(context.connection, context.table_id)
+    if oldest is not None and oldest <= newest:
+        newest = oldest
+        outcome = FoldOutcome(waiting="corrections newer than a staged load wait for its adoption: modak adopt", resumed=finished)
     try:
         while (done := _batch(context, corrections, newest, batch_rows)) is not None:
             outcome = _sum(outcome, done)
@@ -151,55 +152,27 @@ def _plan(
 ) -> FoldTask:
     table, storage = context.lake.load(context.table.lake_table_ref), context.lake.storage
     foreign.refuse_unknown(context, table, frozenset())
-    published = _published(table.metadata_location, line.snapshot, pyiceberg_properties(storage))
+    published = context.cold(line.snapshot)
     key = published.field(context.table.tier_key_col)
     ranges = [(KEY_MIN if r.low is None else r.low, KEY_MAX if r.high is None else r.high) for r in published.ranges(key)]
     unplaced = batch.unplaced > 0
     places = list(range(len(ranges))) if unplaced else corrections.touched(session, batch.upto, ranges)
-    parts = max(1, min(context.cores * SEARCHES_PER_CORE, batch.upserts // ROWS_PER_WRITING))
+    parts = max(1, min(context.cores * TASKS_PER_CORE, batch.upserts // ROWS_PER_WRITING))
     return FoldTask(
         dsn=context.dsn,
         snapshot=snapshot.name,
         op_id=op_id,
-        target=Target(
-            table.metadata.model_dump_json(),
-            pyiceberg_properties(storage),
-            context.table.tier_key_col,
-            context.table.primary_key_cols,
-            context.table.layout,
-        ),
+        target=context.target(),
         storage=storage,
         key_fields=tuple(published.field(name) for name in context.table.primary_key_cols),
         searches=tuple(
             Search(files, corrections.keys_sql(batch.upto, low, high, unplaced=unplaced))
-            for files, low, high in _groups(published.files, ranges, places, context.cores * SEARCHES_PER_CORE)
+            for files, low, high in grouped(published.files, ranges, places, context.cores * TASKS_PER_CORE)
         ),
         writings=tuple(
             corrections.images_sql(batch.upto, low, high) for low, high in corrections.upsert_ranges(session, batch.upto, parts)
         ),
     )
-
-
-def _published(metadata_location: str, sequence_number: int | None, properties: dict[str, str]) -> Snapshot:
-    snapshots = Snapshots()
-    try:
-        return snapshots.get(metadata_location, sequence_number, properties)
-    finally:
-        snapshots.close()
-
-
-def _groups(
-    files: Sequence[DataFile], ranges: Sequence[tuple[int, int]], places: Sequence[int], wanted: int
-) -> Iterator[tuple[tuple[DataFile, ...], int, int]]:
-    """Files of neighbouring keys in about as many groups as are wanted, each with the keys it spans."""
-    ordered = sorted(places, key=lambda place: ranges[place])
-    share = sum(files[place].rows for place in places) / wanted if wanted else 0
-    group: list[int] = []
-    for number, place in enumerate(ordered):
-        group.append(place)
-        if sum(files[one].rows for one in group) >= share or number == len(ordered) - 1:
-            yield tuple(files[one] for one in group), min(ranges[one][0] for one in group), max(ranges[one][1] for one in group)
-            group = []
 
 
 def _run(context: JobContext, task: FoldTask, batch: Batch) -> list[Folded]:

@@ -6,20 +6,15 @@ into data files. Both leave files that nobody sees before the commit.
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from modak.catalog import migrate
-from modak.jobs.tasks import buffers, copied, reporting_session
+from modak.jobs.tasks import buffers, copied, engine_cursor, reporting_session, write_found
 from modak.lake.data_files import Target, Writer, conform
-from modak.lake.delete_files import Doomed, write_deletes
-from modak.scan.engine import Cursor, Engine
 from modak.scan.positions import positions_of_keys
 
 if TYPE_CHECKING:
@@ -28,8 +23,6 @@ if TYPE_CHECKING:
     from modak.lake.change import PositionDeletes
     from modak.lake.storage import Storage
     from modak.scan.snapshot import DataFile, Field
-
-MEMORY = "512MB"
 
 
 @dataclass(frozen=True)
@@ -80,17 +73,8 @@ class FoldTask:
             return Folded()
         with engine_cursor(self.storage) as cursor:
             found = positions_of_keys(cursor, search.files, self.key_fields, keys)
-        files = {file.path: file for file in search.files}
-        deletes = [
-            write_deletes(
-                self.target.metadata_json,
-                self.target.io_properties,
-                f"{self.op_id}-{number}",
-                Doomed(files[path].location, files[path].spec_id, files[path].partition, positions),
-            )
-            for path, positions in found.items()
-        ]
-        return Folded(deletes=tuple(deletes), rows=sum(one.file.record_count for one in deletes))
+        deletes = write_found(self.target, f"{self.op_id}-{number}", search.files, found)
+        return Folded(deletes=deletes, rows=sum(one.file.record_count for one in deletes))
 
     def _write(self, number: int, query: str) -> Folded:
         writer, rows = Writer(self.target, f"{self.op_id}-{number}"), 0
@@ -108,16 +92,3 @@ def read_keys(dsn: str, snapshot: str, query: str, target: Target, fields: Seque
     with copied(dsn, snapshot, query) as batches:
         parts = [conform(pa.Table.from_batches([batch]).select([field.name for field in fields]), schema) for batch in batches]
     return pa.concat_tables(parts) if parts else schema.empty_table()
-
-
-@contextlib.contextmanager
-def engine_cursor(storage: Storage) -> Iterator[Cursor]:
-    """One thread: Spark runs as many tasks as there are cores."""
-    with tempfile.TemporaryDirectory(prefix="modak-fold-") as folder:
-        engine = Engine([storage], memory_limit=MEMORY, threads=1, temp_directory=Path(folder))
-        try:
-            cursor = engine.cursor()
-            yield cursor
-            cursor.close()
-        finally:
-            engine.close()

@@ -12,9 +12,14 @@ from modak.errors import CutlineMoved, Refused
 from modak.failpoints import failpoint
 from modak.jobs.cold_side import finish_untier
 from modak.jobs.context import JobContext
-from modak.jobs.publish import Pinned, Sealed, publish_fold, publish_retention, publish_tiering, publish_untier
+from modak.jobs.publishing.fold import publish_fold
+from modak.jobs.publishing.incoming import publish_incoming
+from modak.jobs.publishing.retain import publish_retention
+from modak.jobs.publishing.seam import Pinned, Sealed
+from modak.jobs.publishing.tier import publish_tiering
+from modak.jobs.publishing.untier import publish_untier
 from modak.lake.commits import Commit, commits_after
-from modak.source import capture, untier
+from modak.source import capture, incoming, untier
 from modak.source.locks import bounded, retried
 from modak.source.sessions import lock_holders
 
@@ -31,6 +36,8 @@ def resume_all(context: JobContext) -> tuple[str, ...]:
             done.append(_adopt_fold(context, operation, commit) if adopts else _given_up(context, operation, abandon_fold))
         elif operation.kind is OperationKind.RETENTION:
             done.append(_adopt_retention(context, operation, commit) if adopts else _given_up(context, operation, abandon_fold))
+        elif operation.kind in (OperationKind.LOAD, OperationKind.INGEST):
+            done.append(_adopt_incoming(context, operation, commit) if adopts else _given_up(context, operation, abandon_incoming))
         elif operation.kind is OperationKind.UNTIER:
             done.append(_adopt_untier(context, operation, commit) if adopts else _given_up(context, operation, abandon_untier))
     finish_untier(context)
@@ -97,6 +104,25 @@ def _adopt_retention(context: JobContext, operation: Operation, commit: Commit |
 def abandon_fold(context: JobContext, operation: Operation) -> None:
     """Forget it: the corrections were never cleared. A commit that was made is rolled back before the next one."""
     with context.connection.transaction():
+        context.connection.execute(migrate.SQL.query("clear_fold"), {"op_id": operation.op_id})
+        operations.move(context.connection, operation, Phase.ABANDONED)
+
+
+def _adopt_incoming(context: JobContext, operation: Operation, commit: Commit | None) -> str:
+    """Publish it, unless a pin forbids: staged files stay staged, and come in with the next pass."""
+    operation = _committed(context, operation, commit)
+    try:
+        publish_incoming(context, operation, commit)
+    except (CutlineMoved, Pinned) as reason:
+        abandon_incoming(context, operation)
+        return f"{operation.op_id}: abandoned, {reason}"
+    return f"{operation.op_id}: adopted, its commit was in the lake already"
+
+
+def abandon_incoming(context: JobContext, operation: Operation) -> None:
+    """Forget what was looked up for it; the files of staged labels stay, and a commit that was made is rolled back before the next one."""
+    with context.connection.transaction():
+        incoming.drop_keys(context.connection, context.table_id, operation.op_id)
         context.connection.execute(migrate.SQL.query("clear_fold"), {"op_id": operation.op_id})
         operations.move(context.connection, operation, Phase.ABANDONED)
 

@@ -11,7 +11,6 @@ which shows it both for as long as it lives, however old its S is.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -29,16 +28,15 @@ from modak.failpoints import failpoint
 from modak.jobs import foreign, resume
 from modak.jobs.columns import surface_follows
 from modak.jobs.context import JobContext
-from modak.jobs.fold_tasks import engine_cursor, read_keys
-from modak.jobs.publish import Pinned, publish_retention, refuse_pinned
+from modak.jobs.fold_tasks import read_keys
+from modak.jobs.publishing.retain import publish_retention
+from modak.jobs.publishing.seam import Pinned, refuse_pinned
+from modak.jobs.tasks import engine_cursor, write_found
 from modak.lake import commits
 from modak.lake.commits import Commit
-from modak.lake.data_files import Target
-from modak.lake.delete_files import Doomed, Positions, write_deletes
-from modak.lake.storage import pyiceberg_properties
+from modak.lake.delete_files import Positions
 from modak.scan.positions import positions_of_keys, positions_where
 from modak.scan.snapshot import DataFile, Field, Snapshot
-from modak.scan.snapshots import Snapshots
 from modak.source import heap
 from modak.source.expiring import Expiring
 from modak.source.partitions import newest_key
@@ -103,7 +101,7 @@ def _retain(context: JobContext) -> RetainOutcome:
     relation = context.relation()
     surface_follows(context, relation)
     line = tables.cutline(context.connection, context.table_id)
-    published = _published(context, line)
+    published = context.cold(line.snapshot)
     key = published.field(context.table.tier_key_col)
     wanted = _line(context, relation, line, published, key)
     if wanted is None:
@@ -117,12 +115,6 @@ def _retain(context: JobContext) -> RetainOutcome:
         return replace(_expire(context, relation, line, published, expired, wanted), resumed=finished)
     except Pinned as pinned:
         return RetainOutcome(line.retention_line, waiting=str(pinned), resumed=finished)
-
-
-def _published(context: JobContext, line: Cutline) -> Snapshot:
-    table = context.lake.load(context.table.lake_table_ref)
-    with contextlib.closing(Snapshots()) as snapshots:
-        return snapshots.get(table.metadata_location, line.snapshot, pyiceberg_properties(context.lake.storage))
 
 
 def _line(context: JobContext, relation: Relation, line: Cutline, published: Snapshot, key: Field) -> int | None:
@@ -200,22 +192,11 @@ def _strayed(context: JobContext, expiring: Expiring, published: Snapshot, kept:
     with heap.exported_snapshot(context.dsn) as snapshot:
         with heap.within(context.dsn, snapshot) as session:
             expiring.record_strayed(session, op_id)
-        keys = read_keys(context.dsn, snapshot.name, expiring.strayed_keys_sql(), _target(context), fields)
+        keys = read_keys(context.dsn, snapshot.name, expiring.strayed_keys_sql(), context.target(), fields)
     if not files or not keys.num_rows:
         return {}
     with engine_cursor(context.lake.storage) as cursor:
         return positions_of_keys(cursor, files, fields, keys)
-
-
-def _target(context: JobContext) -> Target:
-    table = context.lake.load(context.table.lake_table_ref)
-    return Target(
-        table.metadata.model_dump_json(),
-        pyiceberg_properties(context.lake.storage),
-        context.table.tier_key_col,
-        context.table.primary_key_cols,
-        context.table.layout,
-    )
 
 
 def _joined(one: Mapping[str, Positions], more: Mapping[str, Positions]) -> dict[str, Positions]:
@@ -236,19 +217,8 @@ def _commit(
         commits.TABLE_ID: str(context.table_id),
         RETENTION_LINE: str(operation.details["new_retention_line"]),
     }
-    files = {file.path: file for file in expired.kept}
     with context.progress.task("Committing to the lake"):
-        target = _target(context) if doomed else None
-        deletes = [
-            write_deletes(
-                target.metadata_json,
-                target.io_properties,
-                operation.op_id,
-                Doomed(files[path].location, files[path].spec_id, files[path].partition, positions),
-            )
-            for path, positions in doomed.items()
-            if target is not None
-        ]
+        deletes = write_found(context.target(), operation.op_id, expired.kept, doomed) if doomed else ()
         table = context.lake.load(context.table.lake_table_ref)
         foreign.refuse_unknown(context, table, frozenset())
         commit = commits.change(table, stamps, deletes=deletes, removed=[file.location for file in expired.files])

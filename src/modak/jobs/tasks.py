@@ -9,23 +9,34 @@ import contextlib
 import os
 import pickle
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from modak.connection import PINNED_SETTINGS, Connection, connect
 from modak.jobs.spark import spark_failures
-from modak.lake.data_files import ROW_GROUP_ROWS
+from modak.lake.data_files import ROW_GROUP_ROWS, Target
+from modak.lake.delete_files import Doomed, Positions, write_deletes
+from modak.scan.engine import Cursor, Engine
+from modak.scan.snapshot import DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from modak.lake.change import PositionDeletes
+    from modak.lake.storage import Storage
 
 # What the copy hands over at a time: a task stops between two of them, and small ones stay in the processor's caches.
 BATCH_BYTES = 4 * 1024 * 1024
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
 NICENESS = 10
+ENGINE_MEMORY = "512MB"
+# So many parts of the work for each core: a slow one does not keep the others waiting.
+TASKS_PER_CORE = 4
 _RESULT = "task int, result binary"
 
 
@@ -118,3 +129,50 @@ def buffers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             rows, size = rows - whole, sum(batch.nbytes for batch in pending)
     if pending:
         yield pa.Table.from_batches(pending)
+
+
+@contextlib.contextmanager
+def task_engine(storage: Storage) -> Iterator[Engine]:
+    """DuckDB for one task, with one thread: Spark runs as many tasks as there are cores."""
+    with tempfile.TemporaryDirectory(prefix="modak-task-") as folder:
+        engine = Engine([storage], memory_limit=ENGINE_MEMORY, threads=1, temp_directory=Path(folder))
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+@contextlib.contextmanager
+def engine_cursor(storage: Storage) -> Iterator[Cursor]:
+    with task_engine(storage) as engine:
+        cursor = engine.cursor()
+        yield cursor
+        cursor.close()
+
+
+def grouped(
+    files: Sequence[DataFile], ranges: Sequence[tuple[int, int]], places: Sequence[int], wanted: int
+) -> Iterator[tuple[tuple[DataFile, ...], int, int]]:
+    """Files of neighbouring keys in about as many groups as are wanted, each with the keys it spans."""
+    ordered = sorted(places, key=lambda place: ranges[place])
+    share = sum(files[place].rows for place in places) / wanted if wanted else 0
+    group: list[int] = []
+    for number, place in enumerate(ordered):
+        group.append(place)
+        if sum(files[one].rows for one in group) >= share or number == len(ordered) - 1:
+            yield tuple(files[one] for one in group), min(ranges[one][0] for one in group), max(ranges[one][1] for one in group)
+            group = []
+
+
+def write_found(target: Target, prefix: str, files: Sequence[DataFile], found: Mapping[str, Positions]) -> tuple[PositionDeletes, ...]:
+    """A delete file for each data file, by its path, that has rows to go."""
+    known = {file.path: file for file in files}
+    return tuple(
+        write_deletes(
+            target.metadata_json,
+            target.io_properties,
+            prefix,
+            Doomed(known[path].location, known[path].spec_id, known[path].partition, positions),
+        )
+        for path, positions in found.items()
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modak.catalog import migrate, operations, problems, tables
+from modak.catalog import loads, migrate, operations, problems, tables
 from modak.catalog.operations import Operation
 from modak.core import bounds, policy
 from modak.core.cutline import Cutline
@@ -26,7 +26,8 @@ from modak.jobs.columns import surface_follows
 from modak.jobs.context import JobContext
 from modak.jobs.flush import Flushed, flush
 from modak.jobs.premake import premake
-from modak.jobs.publish import Sealed, publish_tiering
+from modak.jobs.publishing.seam import Sealed
+from modak.jobs.publishing.tier import publish_tiering
 from modak.lake import commits
 from modak.lake.commits import Commit
 from modak.source import capture, heap
@@ -74,6 +75,7 @@ def _pass(context: JobContext, upto: int | None, foreign_snapshots: str) -> Tier
     due = _due(context, relation, line, upto)
     if not due:
         return TierOutcome(resumed=finished, premade=made)
+    _refuse_staged(context)
     columns = evolve.follow(context, relation)
     operation, sealed = _seal(context, relation, due, line)
     try:
@@ -174,6 +176,7 @@ def _copy(
 ) -> tuple[Operation, Commit | None, Flushed]:
     """Flush under one snapshot, then one stamped commit. Empty partitions need neither files nor a commit."""
     with heap.exported_snapshot(context.dsn) as snapshot:
+        _refuse_staged(context)
         operation = operations.move(context.connection, operation, Phase.FLUSHING, details={"flush_snapshot": snapshot.text})
         _keep_corrected(context, sealed, snapshot)
         flushed = flush(context, operation.op_id, [partition.name for partition in sealed], columns, snapshot)
@@ -195,6 +198,15 @@ def _copy(
     operation = operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details)
     failpoint("tier.before_advance")
     return operation, commit, flushed
+
+
+def _refuse_staged(context: JobContext) -> None:
+    """Where a key does not say its place, a staged row may be older than a hot one with its key, and would come in over it later.
+
+    Loads that stage after the snapshot see these partitions, and leave out what has a row there.
+    """
+    if context.table.tier_key_col not in context.table.primary_key_cols and loads.oldest_version(context.connection, context.table_id):
+        raise Refused(f"staged loads of {context.table.name} come first", hint="run `modak adopt`, then tier again")
 
 
 def _keep_corrected(context: JobContext, sealed: Sequence[Sealed], snapshot: heap.Snapshot) -> None:

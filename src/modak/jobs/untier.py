@@ -31,7 +31,8 @@ from modak.failpoints import failpoint
 from modak.jobs import fold, resume
 from modak.jobs.cold_side import finish_untier
 from modak.jobs.context import JobContext
-from modak.jobs.publish import Pinned, Sealed, publish_untier
+from modak.jobs.publishing.seam import Pinned, Sealed
+from modak.jobs.publishing.untier import publish_untier
 from modak.jobs.untier_copy import Cold, commit_removal, compare, copy_rows, create_partitions, finish_partitions
 from modak.lake.commits import Commit
 from modak.source.partitions import newest_key

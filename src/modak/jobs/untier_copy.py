@@ -26,15 +26,13 @@ from modak.jobs.compare import Comparison, Difference
 from modak.jobs.context import JobContext
 from modak.jobs.pace import Pace
 from modak.jobs.reclaim import ContentDiffers
+from modak.jobs.restore import Restored
 from modak.jobs.tasks import Spread
-from modak.jobs.untier_tasks import Restored, Returned, UntierTask
+from modak.jobs.untier_tasks import Returned, UntierTask
 from modak.lake import commits
 from modak.lake.commits import Commit
-from modak.lake.data_files import Target
-from modak.lake.storage import pyiceberg_properties
 from modak.registration.surface import copy_grants
 from modak.scan.snapshot import DataFile, Snapshot
-from modak.scan.snapshots import Snapshots
 from modak.source.locks import bounded, retried
 from modak.source.untier import NewPartition, Staging
 
@@ -54,9 +52,7 @@ class Cold:
 
     @classmethod
     def at(cls, context: JobContext, line: Cutline) -> Cold:
-        table, name = context.lake.load(context.table.lake_table_ref), context.table.tier_key_col
-        with contextlib.closing(Snapshots()) as snapshots:
-            found = snapshots.get(table.metadata_location, line.snapshot, pyiceberg_properties(context.lake.storage))
+        name, found = context.table.tier_key_col, context.cold(line.snapshot)
         # A bound that is not known says nothing, so that such a file is looked into.
         spans = found.ranges(found.field(name))
         ends = [(KEY_MIN if span.low is None else span.low, KEY_MAX if span.high is None else span.high) for span in spans]
@@ -118,7 +114,6 @@ def copy_rows(context: JobContext, operation: Operation, staging: Staging, plan:
     line, cores = plan.tier_key_hi, context.cores * COPIES_PER_CORE
     across = cold.across(line)
     kept = {column.name: column for column in context.columns(staging.relation)}
-    table = context.lake.load(context.table.lake_table_ref)
     task = UntierTask(
         dsn=context.dsn,
         op_id=operation.op_id,
@@ -128,13 +123,7 @@ def copy_rows(context: JobContext, operation: Operation, staging: Staging, plan:
         low=line,
         without=tuple((part.lower, part.upper) for part in plan.standing),
         storage=context.lake.storage,
-        target=Target(
-            table.metadata.model_dump_json(),
-            pyiceberg_properties(context.lake.storage),
-            cold.tier_key,
-            context.table.primary_key_cols,
-            context.table.layout,
-        ),
+        target=context.target(),
         copies=tuple(cold.groups(line, cores)) if staging.partitions else (),
         straddling=tuple(tuple(across[start::cores]) for start in range(min(cores, len(across)))),
     )

@@ -7,24 +7,19 @@ is one transaction with a mark of its own: however often Spark runs it, its rows
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from psycopg import sql
 
 from modak.catalog import migrate
-from modak.connection import PINNED_SETTINGS, Connection
-from modak.core.lake_table import LakeColumn
-from modak.core.table import Column
+from modak.connection import Connection
 from modak.jobs.pace import pass_gate
-from modak.jobs.tasks import buffers, reporting_session
-from modak.lake.delete_files import Doomed, write_deletes
-from modak.scan.engine import Engine
+from modak.jobs.restore import Restored, writing
+from modak.jobs.tasks import buffers, engine_cursor, reporting_session, task_engine, write_found
 from modak.scan.positions import positions_where
 from modak.scan.sqltext import quoted
 from modak.scan.table import ColdTables
@@ -36,44 +31,11 @@ if TYPE_CHECKING:
     from modak.lake.storage import Storage
     from modak.scan.snapshot import DataFile, Field, Snapshot
 
-MEMORY = "512MB"
 BATCH_ROWS = 20_000
 REPORT_SECONDS = 1.0
-LOCK_TIMEOUT = "5min"
 
-# How a value of the lake crosses to Postgres: what DuckDB gives, and the column of the temporary table that takes it.
-_RAW = {
-    "boolean": "boolean",
-    "int": "integer",
-    "long": "bigint",
-    "float": "real",
-    "double": "double precision",
-    "date": "date",
-    "timestamp": "timestamp",
-    "timestamptz": "timestamptz",
-    "binary": "bytea",
-}
 # A key of the lake as the canonical integer that T is.
 _CANONICAL = {"date": "({} - DATE '1970-01-01')", "timestamp": "epoch_us({})", "timestamptz": "epoch_us({})"}
-
-
-@dataclass(frozen=True)
-class Restored:
-    """A column on its way back. Where Postgres's binary form and Arrow's do not meet, it crosses as text."""
-
-    name: str
-    lake: str
-    raw: str
-    display: str
-
-    @classmethod
-    def of(cls, heap: Column, kept: LakeColumn) -> Restored:
-        lake = kept.type.iceberg
-        return cls(heap.name, lake, _RAW.get(lake, "text"), heap.type.display)
-
-    def duckdb_sql(self, place: int) -> str:
-        name = quoted(self.name)
-        return f"{name if self.raw != 'text' or self.lake == 'string' else f'CAST({name} AS VARCHAR)'} AS c{place}"
 
 
 def in_range(lake: str, value: str, low: int, without: Sequence[tuple[int, int]] = ()) -> str:
@@ -148,7 +110,7 @@ class UntierTask:
         names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
         values = ", ".join(f"r.c{place}::{column.display}" for place, column in enumerate(self.columns))
         insert = SQL.template("untier_restored", staging=sql.SQL(self.staging), columns=names, values=sql.SQL(values)).as_string()
-        with _writing(self.dsn) as cursor, self._rows(self.copies[number]) as batches:
+        with writing(self.dsn) as cursor, self._rows(self.copies[number]) as batches:
             cursor.execute(SQL.template("untier_claimed", **keys).as_string())
             raw = ", ".join(f"c{place} {column.raw}" for place, column in enumerate(self.columns))
             cursor.execute(f"create temporary table modak_raw ({raw}) on commit drop")
@@ -167,7 +129,7 @@ class UntierTask:
 
     @contextlib.contextmanager
     def _rows(self, snapshot: Snapshot) -> Iterator[Iterator[pa.RecordBatch]]:
-        with _engine(self.storage) as engine:
+        with task_engine(self.storage) as engine:
             tables = ColdTables(engine)
             names = [column.name for column in self.columns]
             relation, _ = tables.relation(snapshot, list(dict.fromkeys([*names, self.key_field.name])))
@@ -182,50 +144,14 @@ class UntierTask:
     def _straddle(self, number: int) -> Returned:
         """Position deletes for the rows of these files from the new line on."""
         files = self.straddling[number - len(self.copies)]
-        with _engine(self.storage) as engine:
-            cursor = engine.cursor()
+        with engine_cursor(self.storage) as cursor:
             found = positions_where(cursor, files, self.key_field, in_range(self.key_field.type, "{value}", self.low))
-            cursor.close()
-        known = {file.path: file for file in files}
-        deletes = [
-            write_deletes(
-                self.target.metadata_json,
-                self.target.io_properties,
-                f"{self.op_id}-{number}",
-                Doomed(known[path].location, known[path].spec_id, known[path].partition, positions),
-            )
-            for path, positions in found.items()
-        ]
-        return Returned(deletes=tuple(deletes))
+        return Returned(deletes=write_found(self.target, f"{self.op_id}-{number}", files, found))
 
 
 def _mark(number: int) -> int:
     """The mark's place in modak.op_progress, apart from the task's progress."""
     return -1 - number
-
-
-@contextlib.contextmanager
-def _engine(storage: Storage) -> Iterator[Engine]:
-    """One thread: Spark runs as many tasks as there are cores."""
-    with tempfile.TemporaryDirectory(prefix="modak-untier-") as folder:
-        engine = Engine([storage], memory_limit=MEMORY, threads=1, temp_directory=Path(folder))
-        try:
-            yield engine
-        finally:
-            engine.close()
-
-
-@contextlib.contextmanager
-def _writing(dsn: str) -> Iterator[Any]:
-    """A cursor in one transaction, committed if the block ends well. A dead first attempt is waited for, but not for ever."""
-    import adbc_driver_postgresql.dbapi as adbc
-
-    unhurried = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0", "lock_timeout": LOCK_TIMEOUT}
-    with adbc.connect(dsn) as connection, connection.cursor() as cursor:
-        for name, value in {**PINNED_SETTINGS, **unhurried, "application_name": "modak-flush"}.items():
-            cursor.execute(f"select set_config('{name}', '{value}', true)")
-        yield cursor
-        connection.commit()
 
 
 def _said(cause: Exception) -> str:

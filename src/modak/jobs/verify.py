@@ -20,7 +20,7 @@ from modak.core.tier_key import KEY_MIN
 from modak.errors import LakeError
 from modak.jobs.compare import Comparison, Difference, lake_duplicates
 from modak.jobs.context import JobContext
-from modak.jobs.publish import SEAM_LOCK
+from modak.jobs.publishing.seam import SEAM_LOCK
 from modak.jobs.spark import spark_failures
 from modak.registration import rebuild
 from modak.source.expressions import canonical_key, encoded_key, reference, row_image

@@ -16,13 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.schema import sanitize_column_names
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, PrimitiveType
 
+from modak.errors import LakeError
 from modak.lake.layout import partition_numbers
 from modak.lake.statistics import file_statistics
 
@@ -147,24 +150,52 @@ class Writer:
         file.writer.close()
         # The writer does not own the stream it was given; unclosed, its last bytes and its length are not there yet.
         file.stream.close()
-        written = self._io.new_input(file.path)
-        size = len(written)
-        with written.open() as footer:
-            metadata = pq.read_metadata(footer)
-        self.finished.append(
-            DataFile.from_args(
-                content=DataFileContent.DATA,
-                file_path=file.path,
-                file_format=FileFormat.PARQUET,
-                partition=Record() if partition is None else Record(partition),
-                file_size_in_bytes=size,
-                sort_order_id=None,
-                spec_id=self._metadata.default_spec_id,
-                equality_ids=None,
-                key_metadata=None,
-                **file_statistics(metadata, self._file_schema, self._metadata.properties),
-            )
-        )
+        footer, size = _footer(self._io, file.path)
+        statistics = file_statistics(footer, self._file_schema, self._metadata.properties)
+        self.finished.append(_data_file(file.path, size, statistics, partition, self._metadata))
+
+
+def written_file(target: Target, path: str) -> DataFile:
+    """A file that a Writer finished in another process, as a commit takes it: by its own names and types, which may be older than now."""
+    metadata = target.metadata()
+    footer, size = _footer(load_file_io(dict(target.io_properties), metadata.location), path)
+    schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
+    statistics = file_statistics(footer, schema, metadata.properties)
+    return _data_file(path, size, statistics, _partition_of(target, metadata, schema, statistics, path), metadata)
+
+
+def _partition_of(target: Target, metadata: TableMetadata, schema: Schema, statistics: Mapping[str, Any], path: str) -> int | None:
+    if target.layout == "none":
+        return None
+    field_id = metadata.schema().find_field(target.tier_key).field_id
+    kind = schema.find_type(field_id)
+    assert isinstance(kind, PrimitiveType)
+    ends = [from_bytes(kind, statistics[bounds][field_id]) for bounds in ("lower_bounds", "upper_bounds")]
+    first, last = partition_numbers(np.array(ends, dtype=np.int64), target.layout, is_date=isinstance(kind, DateType))
+    if first != last:
+        raise LakeError("a file has rows of several partitions of the lake", file=path, first=int(first), last=int(last))
+    return int(first)
+
+
+def _footer(io: FileIO, path: str) -> tuple[pq.FileMetaData, int]:
+    written = io.new_input(path)
+    with written.open() as stream:
+        return pq.read_metadata(stream), len(written)
+
+
+def _data_file(path: str, size: int, statistics: Mapping[str, Any], partition: int | None, metadata: TableMetadata) -> DataFile:
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record() if partition is None else Record(partition),
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics,
+    )
 
 
 def _as_numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:

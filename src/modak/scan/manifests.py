@@ -8,6 +8,7 @@ from typing import Any
 
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, IntegerType, ListType, LongType, MapType, NestedField, StringType, StructType
@@ -105,6 +106,25 @@ def read_manifest(io: FileIO, manifest: ManifestFile) -> Manifest:
             else:
                 data.append(_data_file(file, number, manifest.partition_spec_id))
     return Manifest(tuple(data), tuple(deletions))
+
+
+def uncommitted(file: IcebergFile, spec_id: int) -> DataFile:
+    """A file that is in no manifest yet, as readers know those that are."""
+    _require_parquet(file.file_format.value, file.file_path)
+    return DataFile(
+        path=readable(file.file_path),
+        location=file.file_path,
+        rows=file.record_count,
+        bytes=file.file_size_in_bytes,
+        sequence_number=0,
+        spec_id=spec_id,
+        partition=tuple(file.partition._data),
+        lower=_plain(file.lower_bounds),
+        upper=_plain(file.upper_bounds),
+        nulls=_plain(file.null_value_counts),
+        nans=_plain(file.nan_value_counts),
+        row_groups=len(file.split_offsets) if file.split_offsets else None,
+    )
 
 
 def _data_file(file: Any, sequence_number: int, spec_id: int) -> DataFile:

@@ -26,6 +26,46 @@ def positions_of_keys(cursor: Cursor, files: Sequence[DataFile], fields: Sequenc
         cursor.unregister(_KEYS)
 
 
+def positions_of_rows(
+    cursor: Cursor, files: Sequence[DataFile], fields: Sequence[Field], others: Sequence[DataFile]
+) -> dict[str, Positions]:
+    """Rows whose key, the values of ``fields``, a row of the other files has too. By the file's path."""
+    same = " AND ".join(f"rows.f{field.id} = keys.f{field.id}" for field in fields)
+    return _live(cursor, files, fields, f"SEMI JOIN {read_sql(others, fields)} AS keys ON {same}")
+
+
+def superseded_positions(
+    cursor: Cursor, files: Sequence[DataFile], versions: Sequence[int], fields: Sequence[Field]
+) -> dict[str, Positions]:
+    """Rows whose key a row of a newer file has, among files that nobody has deleted from yet."""
+    found = cursor.execute(
+        f"SELECT place, list(position) FROM ("  # noqa: S608
+        f"SELECT rows.file_index AS place, rows.file_row_number::BIGINT AS position, "
+        f"ages.version < max(ages.version) OVER (PARTITION BY {_names(fields)}) AS is_old "
+        f"FROM {read_sql(files, fields)} AS rows JOIN {_ages(versions)} ON ages.place = rows.file_index) "
+        f"WHERE is_old GROUP BY place"
+    ).fetchall()
+    return {files[int(place)].path: np.array(positions, dtype=np.int64) for place, positions in found}
+
+
+def repeated_key(cursor: Cursor, files: Sequence[DataFile], fields: Sequence[Field]) -> str | None:
+    """A key that two rows of these files have, as text; None where each has its own."""
+    found = cursor.execute(
+        f"SELECT concat_ws(', ', {_names(fields)}) FROM {read_sql(files, fields)} AS rows "  # noqa: S608
+        f"GROUP BY {_names(fields)} HAVING count(*) > 1 LIMIT 1"
+    ).fetchone()
+    return str(found[0]) if found else None
+
+
+def _names(fields: Sequence[Field]) -> str:
+    return ", ".join(f"rows.f{field.id}" for field in fields)
+
+
+def _ages(versions: Sequence[int]) -> str:
+    rows = ", ".join(f"({place}, {int(version)})" for place, version in enumerate(versions))
+    return f"(SELECT place::UBIGINT AS place, version FROM (VALUES {rows}) AS listed(place, version)) AS ages"  # noqa: S608
+
+
 def positions_where(cursor: Cursor, files: Sequence[DataFile], field: Field, condition: str) -> dict[str, Positions]:
     """By the file's path; ``condition`` speaks of ``value``, which is the field's."""
     return _live(cursor, files, [field], f"WHERE {condition.format(value=f'rows.f{field.id}')}")

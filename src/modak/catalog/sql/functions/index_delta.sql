@@ -21,7 +21,9 @@ begin
         raise exception 'only the owner of a table indexes its delta' using errcode = '42501';
     end if;
     -- Word for word what modak.source.view writes.
-    select case a.atttypid
+    select case (with recursive base(oid) as (
+                     select a.atttypid union all select d.typbasetype from base b join pg_type d on d.oid = b.oid and d.typtype = 'd')
+                 select b.oid from base b join pg_type d on d.oid = b.oid and d.typtype <> 'd')
                when 'timestamptz'::regtype then '((' || since_1970 || ') at time zone ''UTC'')'
                when 'timestamp'::regtype then '(' || since_1970 || ')'
                when 'date'::regtype then '(date ''1970-01-01'' + tier_key::integer)'

@@ -149,3 +149,20 @@ select max((details->>'advance_xid')::bigint) as xid from modak.op_log
 -- name: finish_untiers
 update modak.op_log set details = details || '{"finished": true}'
  where table_id = %(table_id)s and op_kind = 'untier' and phase = 'advanced' and not details ? 'finished';
+
+-- name: list_staged
+select label, version, spooled_rows, staged_files from modak.load_labels
+ where table_id = %(table_id)s and state = 'staged' order by version limit %(limit)s;
+
+-- name: oldest_staged_version
+select min(version) as version from modak.load_labels where table_id = %(table_id)s and state = 'staged';
+
+-- name: commit_labels
+update modak.load_labels set state = 'committed', committed_at = now()
+ where table_id = %(table_id)s and state = 'staged' and version = any(%(versions)s);
+
+-- name: next_version
+select nextval('modak.delta_version') as version;
+
+-- name: list_spooled
+select unnest(staged_files) as file from modak.load_labels where table_id = %(table_id)s;

@@ -1,0 +1,1 @@
+"""HTTP: Stream Load, metrics and health. Answers only; what they are about is done elsewhere."""

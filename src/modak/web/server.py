@@ -1,0 +1,194 @@
+"""The worker's HTTP server: uvicorn, with what it leaves open. Slow clients are given up, and every answer has our shape.
+
+It ends in order: no new connections, bodies on their way are refused, what is complete is applied and answered, then everything closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from modak.app import App
+from modak.errors import MissingComponent
+from modak.load import LoadOptions, lake_storage
+from modak.load.group import GroupLimits, Loads
+from modak.web.app import build
+from modak.web.bodies import BodyLimits
+from modak.web.stream_load import StreamLoad
+from modak.worker.metrics import Metrics
+
+# Rows of one batch at most; a file of a gigabyte has about so many.
+ROWS_MAX = 20_000_000
+_HEADER_BYTES_MAX = 64 * 1024
+_HEADER_SECONDS = 30.0
+_CONNECTIONS_MAX = 1000
+_GRACE_SECONDS = 30
+
+
+@dataclass
+class HttpServer:
+    """One server of one application. ``serve`` returns when ``stop`` was called and everything is answered."""
+
+    app: App
+    body_limits: BodyLimits | None = None
+    group_limits: GroupLimits | None = None
+    loads_max: int = 128
+    header_seconds: float = _HEADER_SECONDS
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.app.connection)
+        self.loads: Loads | None = None
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """From the event loop's own thread."""
+        self._stop.set()
+
+    async def serve(self, started: Callable[[], object] = lambda: None) -> None:
+        with _listen(*self.app.settings.http) as listening:
+            self.port = listening.getsockname()[1]
+            async with self._stream_load() as stream_load:
+                await self._run(listening, stream_load, started)
+
+    async def _run(self, listening: socket.socket, stream_load: StreamLoad | None, started: Callable[[], object]) -> None:
+        server = _Server(_config(build(self.metrics, stream_load), self.header_seconds))
+        running = asyncio.create_task(server.serve(sockets=[listening]))
+        waiting = asyncio.create_task(self._stop.wait())
+        started()
+        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if stream_load is not None:
+            stream_load.stop()
+        server.should_exit = True
+        await running
+
+    @contextlib.asynccontextmanager
+    async def _stream_load(self) -> AsyncIterator[StreamLoad | None]:
+        """The endpoint, where there is a token; closed when nobody asks any more."""
+        settings = self.app.settings
+        if not settings.load_token:
+            yield None
+            return
+        dsn, storage = self.app.dsn, lake_storage(self.app.dsn, settings)
+        folder = settings.data.absolute() / "scratch" / "load"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.loads = loads = Loads(
+            lambda table: LoadOptions(dsn, str(table), storage=storage, rows_max=ROWS_MAX, application="modak-http"),
+            self.group_limits or GroupLimits(connections=settings.load_connections),
+        )
+        limits = self.body_limits or BodyLimits(bytes_max=settings.load_body_max)
+        try:
+            yield StreamLoad(loads, settings.load_token, self.metrics, folder, limits, self.loads_max)
+        finally:
+            await asyncio.to_thread(loads.close)
+
+
+@contextlib.contextmanager
+def _listen(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family, kind, number)
+    except OSError as cause:
+        raise MissingComponent(f"cannot listen on {host}:{port}: {cause}", hint="set another address with MODAK_HTTP") from cause
+    with listening:
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(1024)
+        except OSError as cause:
+            raise MissingComponent(f"cannot listen on {host}:{port}: {cause}", hint="set another address with MODAK_HTTP") from cause
+        listening.setblocking(False)
+        yield listening
+
+
+def _config(application: Any, header_seconds: float) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        http=type("_Protocol", (_Protocol,), {"header_seconds": header_seconds}),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=_HEADER_BYTES_MAX,
+        # Ours ends a quiet connection, in whatever state it is.
+        timeout_keep_alive=3600,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the command that serves; uvicorn would raise them again at the end, and the exit code would not be 0."""
+        yield
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's, with a clock for connections that have no request at work, and with errors in our shape."""
+
+    header_seconds = _HEADER_SECONDS
+    _clock: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > _CONNECTIONS_MAX:
+            self._refuse(503, "too_many_connections", "the server has too many connections")
+        else:
+            self._wind_up()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._halt()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # Unless the next request stood behind this one already.
+        if self.cycle.response_complete:
+            self._wind_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._halt()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "bad_request", "this is no HTTP request, or its headers are too large")
+
+    def _wind_up(self) -> None:
+        self._halt()
+        self._clock = self.loop.call_later(self.header_seconds, self._late)
+
+    def _halt(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _late(self) -> None:
+        if self.conn.trailing_data[0]:
+            self._refuse(408, "timeout", "the headers did not arrive in time")
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        if self.transport.is_closing():
+            return
+        error = {"code": code, "message": message, "hint": None, "line": None, "column": None, "value": None}
+        content = json.dumps({"error": error}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()), (b"connection", b"close")]
+        headers += [(b"retry-after", b"1")] if status == 503 else []
+        # An answer that began already cannot become another one.
+        with contextlib.suppress(h11.LocalProtocolError):
+            for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=content), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()

@@ -1,0 +1,1 @@
+"""The worker: what it tells about itself."""

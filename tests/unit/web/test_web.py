@@ -1,0 +1,71 @@
+"""The parts of the HTTP server that need neither a socket nor a database."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+import zstandard
+
+from modak import errors
+from modak.errors import ModakError, Problem, Refused
+from modak.load import LabelInFlight, LoadFailed, LoadRejected
+from modak.web.bodies import _PIECE_BYTES, Unpacking, _Gzip, _Zstd
+from modak.web.errors import response_of
+from modak.web.openapi import DOCUMENT
+
+DOCUMENTED = {int(status) for status in DOCUMENT["paths"]["/api/load/{table}"]["post"]["responses"]}
+ENCODINGS = {"gzip": (gzip.compress, _Gzip), "zstd": (zstandard.compress, _Zstd)}
+
+
+def every_error(base: type[ModakError] = ModakError) -> list[type[ModakError]]:
+    """Of what a load can meet: the shared ones and its own."""
+    known = [child for child in base.__subclasses__() if child.__module__.startswith(("modak.errors", "modak.load"))]
+    return [base, *(one for child in known for one in every_error(child))]
+
+
+@pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
+def test_every_error_has_a_documented_answer(kind: type[ModakError]) -> None:
+    response = response_of(kind("what happened", hint="what to do"))
+    assert response.status_code in DOCUMENTED
+    assert json.loads(response.body)["error"] == {
+        "code": kind.code, "message": "what happened", "hint": "what to do", "line": None, "column": None, "value": None,
+    }  # fmt: skip
+    assert ("retry-after" in response.headers) == (response.status_code in (409, 503))
+
+
+def test_what_the_client_can_mend_is_his() -> None:
+    statuses = {
+        LoadRejected("x"): 400, errors.UsageError("x"): 400, Refused("x", [Problem("a", "b")]): 400, errors.NotRegistered("x"): 404,
+        LabelInFlight("x"): 409, LoadFailed("x"): 503, errors.ConnectionFailed("x"): 503, errors.MissingComponent("x"): 503,
+    }  # fmt: skip
+    assert {response_of(error).status_code: error for error in statuses}.keys() == set(statuses.values())
+    assert all(response_of(error).status_code == status for error, status in statuses.items())
+
+
+def test_an_error_carries_any_value() -> None:
+    found = json.loads(response_of(LoadRejected("x", line=3, column="c", value="\ud800" * 1000)).body)["error"]
+    assert (found["line"], found["column"], len(found["value"]) < 2000) == (3, "c", True)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("bite", [1, 7, 100_000])
+def test_bodies_are_unpacked_however_they_arrive(encoding: str, bite: int) -> None:
+    pack, kind = ENCODINGS[encoding]
+    packed = pack(b"a" * 1000) + pack(b"b" * 1000) + pack(b"")
+    unpacking: Unpacking = kind()
+    assert unpacking.is_complete
+    found = b"".join(piece for start in range(0, len(packed), bite) for piece in unpacking.feed(packed[start : start + bite]))
+    assert found == b"a" * 1000 + b"b" * 1000
+    assert unpacking.is_complete
+    list(unpacking.feed(pack(b"c" * 1000)[:5]))
+    assert not unpacking.is_complete
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_no_piece_is_large(encoding: str) -> None:
+    """Whoever counts the bytes can stop in time."""
+    pack, kind = ENCODINGS[encoding]
+    largest = max(len(piece) for piece in kind().feed(pack(b"\0" * 100_000_000)))
+    assert largest <= 16 * _PIECE_BYTES
