@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-# Tests wait more than they compute: two files at a time, each with a Postgres and a Spark of its own.
-JOBS ?= 2
+# Tests wait more than they compute: three files at a time, each with a Postgres and a Spark of its own.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check lint format bench soak lock docs clean
@@ -30,7 +30,7 @@ demo: $(READY) ## Run the whole story on an embedded Postgres and a local wareho
 
 test: $(READY) ## Run all tests, on real Postgres, Spark and Iceberg
 	@$(PY) -m modak.cli.main setup
-	@$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint test ## Lint, types and tests: the gate
 

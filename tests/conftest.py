@@ -53,11 +53,27 @@ _VARIATIONS = (
 )
 
 
+# Files of few tests that take long. They go first: last, one process would work on them while the others have nothing left to do.
+_LONG = (
+    "test_demo",
+    "test_oracle",
+    "test_ledger",
+    "test_load_ledger",
+    "test_docs",
+    "_crash",
+    "test_spark_connect",
+    "test_fold",
+    "test_untier",
+)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(variation in item.nodeid for variation in _VARIATIONS):
             item.add_marker(pytest.mark.soak)
+    places = {name: place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: next((place for name, place in places.items() if name in item.path.name), len(places)))
 
 
 def pytest_report_header() -> str:

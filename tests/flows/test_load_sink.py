@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,10 @@ class Stream:
     def add(self, *rows: tuple[int, int, str]) -> None:
         self._count += 1
         lines = [json.dumps({"id": number, "event_time": place, "val": text, "n": 0}) for number, place, text in rows]
-        (self._folder / "in" / f"{self._count:03}.json").write_text("\n".join(lines))
+        file = self._folder / "in" / f"{self._count:03}.json"
+        file.write_text("\n".join(lines))
+        # Spark takes files in the order of their times.
+        os.utime(file, (self._count, self._count))
 
     def run(self, **options: Any) -> None:
         reader = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)

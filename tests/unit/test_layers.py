@@ -32,13 +32,13 @@ ALLOWED: dict[str, set[str]] = {
     # Embedded by applications and stream sinks: no JVM, and no part of Modak that runs jobs.
     "load": BASE | {"core", "catalog", "source", "lake"},
     # What the worker counts; whoever serves HTTP shows it.
-    "worker": BASE | {"core", "catalog"},
+    "worker": BASE | {"core", "catalog", "jobs", "app"},
     "web": BASE | {"core", "catalog", "load", "worker", "app"},
     # Readers outside Postgres: what both share, and a door for each engine.
     "pinned": BASE | {"core", "catalog", "source", "lake"},
     "duckdb": BASE | {"core", "source", "lake", "scan", "gateway", "pinned", "app"},
     "spark": BASE | {"core", "catalog", "source", "lake", "jobs", "load", "pinned", "app"},
-    "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded", "web"},
+    "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded", "web", "worker"},
     "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs", "gateway"},
 }
 

@@ -193,6 +193,11 @@ def partitions(connection: Connection, table_id: int) -> list[Partition]:
     ]
 
 
+def has_tiered(connection: Connection, table_id: int) -> bool:
+    """Whether a partition waits to be dropped."""
+    return PartitionState.TIERED in states(connection, table_id).values()
+
+
 def states(connection: Connection, table_id: int) -> dict[int, PartitionState]:
     """State of each known partition by its OID."""
     rows = connection.execute(SQL.query("list_catalog_partitions"), {"table_id": table_id}).fetchall()

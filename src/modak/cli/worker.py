@@ -1,31 +1,37 @@
-"""``modak worker``: the daemon that serves HTTP."""
+"""``modak worker``: the daemon that runs jobs and serves HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+import threading
 
 import click
 
 from modak.cli.context import Context, command
 
+_GRACE_SECONDS = 30.0
+
 
 def add_commands(group: click.Group) -> None:
     @command(group)
     @click.option("--listen", metavar="HOST:PORT", help="Where to serve HTTP (MODAK_HTTP).")
-    def worker(context: Context, listen: str | None) -> None:
-        """Serve Stream Load, metrics and health by HTTP. SIGTERM ends it cleanly."""
+    @click.option("--jobs/--no-jobs", default=True, show_default=True, help="Also run every table's jobs, cycle after cycle.")
+    def worker(context: Context, listen: str | None, jobs: bool) -> None:
+        """Run the jobs of every table, and serve Stream Load, metrics and health by HTTP. SIGTERM ends it cleanly."""
         if listen:
             context.overrides = {**(context.overrides or {}), "http": listen}
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        asyncio.run(_work(context))
+        asyncio.run(_work(context, jobs=jobs))
 
 
-async def _work(context: Context) -> None:
-    """Everything the worker does side by side. The loop that runs jobs belongs here, beside ``serve``, and stops with it."""
+async def _work(context: Context, *, jobs: bool) -> None:
+    """Everything the worker does side by side; the loop that runs jobs stops when the server does."""
     from modak.web.server import HttpServer
+    from modak.worker.loop import Loop
 
     app = context.app
     with app.connection():
@@ -42,4 +48,19 @@ async def _work(context: Context) -> None:
         context.output.result({"host": host, "port": server.port}, text)
         sys.stdout.flush()
 
-    await server.serve(started)
+    stop = threading.Event()
+    runner = threading.Thread(target=Loop(app, stop, app.settings.cycle_seconds).run, name="modak-jobs", daemon=True)
+    if jobs:
+        runner.start()
+    try:
+        await server.serve(started)
+    finally:
+        stop.set()
+    if jobs:
+        await asyncio.to_thread(runner.join, _GRACE_SECONDS)
+        if runner.is_alive():
+            # Whoever comes next finishes or undoes it, as after a crash.
+            logging.getLogger("modak.worker").warning("a job is still at work and is left to the next worker")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)

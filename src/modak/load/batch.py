@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,14 @@ from modak.load import table as tables_to_load
 from modak.load.columns import content
 from modak.load.errors import LabelInFlight, LoadRejected
 from modak.load.failures import STALE, RaceLost, translated
+from modak.load.labels import label_lock
 from modak.load.request import LoadOptions, LoadRequest, LoadResult, check_label
 from modak.load.rows import Chunk, Digest, Source
 from modak.load.settle import Overtaken, Settlement
 from modak.load.staging import Staging, copy_in
 from modak.load.statements import Statements
 from modak.load.table import SQL, LoadTable
+from modak.load.together import NotTogether, Together
 from modak.source.relation import parse_name
 
 # After so many batches at most, the short way is tried again.
@@ -63,6 +65,8 @@ class Loader:
         self._known: _Known | None = None
         # How many batches take the long way before the short one is tried again.
         self._detours = self._left = 0
+        # The same for groups of batches that are not applied together.
+        self._alone = self._lonely = 0
 
     def apply(self, request: LoadRequest) -> LoadResult:
         """One batch inside the caller's transaction, under a savepoint of its own; without one, in a transaction of its own.
@@ -86,6 +90,25 @@ class Loader:
             return self._apply(label, source)
         except psycopg.Error as error:
             raise translated(error, self._connection, str(self._name)) from error
+
+    def apply_together(self, batches: Sequence[tuple[str, Source]]) -> list[LoadResult | None]:
+        """New hot rows of several batches at once, inside the caller's transaction; None for each batch that must go by itself."""
+        nothing: list[LoadResult | None] = [None] * len(batches)
+        self._lonely -= 1
+        known = self._known
+        if known is None or not known.table.unique_key or len(batches) < 2 or self._lonely >= 0:
+            return nothing
+        try:
+            with self._connection.transaction():
+                results = Together(self._connection, known.table, known.statements, known.mark).apply(batches)
+        except (NotTogether, psycopg.Error):
+            if self._connection.broken or self._connection.closed:
+                raise
+            # As with a detour: the next groups are likely to be of the same kind.
+            self._alone = self._lonely = min(_DETOURS_MAX, self._alone * 2 + 1)
+            return nothing
+        self._alone = 0
+        return results
 
     def find(self, label: str) -> LoadResult | None:
         """What is recorded of a label."""
@@ -114,9 +137,9 @@ class Loader:
     def _attempt(self, label: str, source: Source, *, direct: bool) -> LoadResult:
         with self._connection.transaction():
             opened = self._open(label)
-            if opened["state"] is not None:
-                return self._replay(label, opened, source)
             known = self._refresh(opened)
+            if opened["recorded"]:
+                return self._replay(known, label, source)
             if direct:
                 return self._direct(known, label, source, int(opened["line"]))
             return self._staged(known, label, source, has_stage=opened["has_stage"])
@@ -127,7 +150,7 @@ class Loader:
         execute = self._connection.execute
         mine = execute(SQL.query("lock_label"), label_lock(table_id, label)).fetchone()
         # A statement of its own: it must see what the last holder of the lock committed.
-        opened = execute(SQL.query("open_load"), {"table_id": table_id, "label": label, "stage": stage}).fetchone()
+        opened = execute(SQL.query("open_loads"), {"table_id": table_id, "labels": [label], "stage": stage}).fetchone()
         if mine is None or not mine["mine"]:
             raise LabelInFlight(
                 f"label {label!r} of {self._name} is being applied by another connection",
@@ -156,11 +179,11 @@ class Loader:
             self._known = _Known(table, opened["mark"], stage, statements, staging)
         return self._known
 
-    def _replay(self, label: str, row: dict[str, Any], source: Source) -> LoadResult:
+    def _replay(self, known: _Known, label: str, source: Source) -> LoadResult:
         """The recorded answer. The rows are read for their digest only."""
-        digest = Digest()
-        known = self._refresh(row)
-        sets = known.table.column_sets()
+        row = self._connection.execute(SQL.query("find_label"), {"table_id": known.table.table_id, "label": label}).fetchone()
+        assert row is not None
+        sets, digest = known.table.column_sets(), Digest()
         warning = "the label was applied with other rows, which stay; these were not applied"
         try:
             for chunk in source.chunks(sets):
@@ -221,12 +244,6 @@ class Loader:
                 settlement.discard()
                 raise
         raise AssertionError("unreachable")
-
-
-def label_lock(table_id: int, label: str) -> dict[str, int]:
-    """Two numbers for a label of a table; two labels with the same ones would only be told to come back."""
-    digest = hashlib.sha256(f"{table_id}:{label}".encode()).digest()
-    return {"high": int.from_bytes(digest[:4], "big", signed=True), "low": int.from_bytes(digest[4:8], "big", signed=True)}
 
 
 def _stage_name(table: LoadTable) -> str:

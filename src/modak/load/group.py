@@ -197,7 +197,8 @@ class Loads:
             if len(group) == 1:
                 return [_outcome(session.loader, group[0], options)]
             with session.connection.transaction():
-                outcomes = [_outcome(session.loader, batch, options) for batch in group]
+                done = session.loader.apply_together([(batch.label, Source(batch.rows, options.rows_max)) for batch in group])
+                outcomes = [found or _outcome(session.loader, batch, options) for batch, found in zip(group, done, strict=True)]
                 failpoint("load.before_group_commit")
             failpoint("load.after_group_commit")
             return outcomes

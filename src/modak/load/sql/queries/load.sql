@@ -2,21 +2,6 @@
 -- Not a wait: whoever comes second is told so at once. Two keys, a space of its own among advisory locks.
 select pg_try_advisory_xact_lock(%(high)s::integer, %(low)s::integer) as mine;
 
--- name: open_load
--- What is known of a label, and of the table now; the mark says whether its columns or its registration changed since they were read.
-select l.state, l.hot_rows, l.delta_rows, l.spooled_rows, l.staged_files, l.digest,
-       c.tier_key_hi as line,
-       current_setting('transaction_isolation') as isolation,
-       to_regclass(%(stage)s) is not null as has_stage,
-       md5(concat(t.xmin, ' ', (
-           select string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attidentity, a.attgenerated,
-                                       a.atthasdef), ',' order by a.attnum)
-             from pg_attribute a where a.attrelid = t.table_id::oid and a.attnum > 0 and not a.attisdropped))) as mark
-  from modak.tables t
-  join modak.cutline c on c.table_id = t.table_id
-  left join modak.load_labels l on l.table_id = t.table_id and l.label = %(label)s
- where t.table_id = %(table_id)s;
-
 -- name: find_label
 select l.state, l.hot_rows, l.delta_rows, l.spooled_rows, l.staged_files, l.digest
   from modak.load_labels l where l.table_id = %(table_id)s and l.label = %(label)s;
@@ -55,3 +40,29 @@ select pg_get_partition_constraintdef(c.oid) as condition
   from pg_partition_tree(%(table_id)s::oid::regclass) t
   join pg_class c on c.oid = t.relid
  where t.isleaf and pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT';
+
+-- name: lock_labels
+select l.label, pg_try_advisory_xact_lock(l.high, l.low) as mine
+  from unnest(%(labels)s::text[], %(highs)s::integer[], %(lows)s::integer[]) as l(label, high, low);
+
+-- name: open_loads
+-- The table as it is now, and which of the labels are recorded; the mark says whether columns or registration changed since they were read.
+select c.tier_key_hi as line,
+       current_setting('transaction_isolation') as isolation,
+       to_regclass(%(stage)s) is not null as has_stage,
+       md5(concat(t.xmin, ' ', (
+           select string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attidentity, a.attgenerated,
+                                       a.atthasdef), ',' order by a.attnum)
+             from pg_attribute a where a.attrelid = t.table_id::oid and a.attnum > 0 and not a.attisdropped))) as mark,
+       array(select l.label from modak.load_labels l where l.table_id = t.table_id and l.label = any(%(labels)s)) as recorded
+  from modak.tables t
+  join modak.cutline c on c.table_id = t.table_id
+ where t.table_id = %(table_id)s;
+
+-- name: record_hot_labels
+-- As record_hot_label, for several labels.
+insert into modak.load_labels (table_id, label, state, hot_rows, digest, committed_at)
+select %(table_id)s, l.label, 'committed', l.hot_rows, l.digest, now()
+  from modak.hold_line(%(table_id)s) h
+ cross join unnest(%(labels)s::text[], %(rows)s::bigint[], %(digests)s::text[]) as l(label, hot_rows, digest)
+ where h.line = %(line)s;
