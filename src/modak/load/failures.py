@@ -51,7 +51,7 @@ def translated(error: psycopg.Error, connection: Connection, table: str) -> Moda
         return ConnectionFailed(f"the connection broke while {table} was loaded: {what}", hint="load the same label again")
     facts: dict[str, Any] = {"table": table, "sqlstate": error.sqlstate}
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return Refused(what, hint="a load writes as the role of its DSN; the role that registered the table has every right it needs", **facts)
+        return Refused(what, hint="a load writes as the role of its DSN; the role that registered the table may do it", **facts)
     if isinstance(error, psycopg.errors.DataError | psycopg.errors.IntegrityError | psycopg.errors.RaiseException):
         # Found when the transaction was about to commit, by a constraint that waits until then; which row it was, nobody says.
         return LoadRejected(what, hint=error.diag.message_hint, constraint=error.diag.constraint_name, sqlstate=error.sqlstate)
