@@ -41,9 +41,9 @@ class GroupLimits:
     connections: int = 8
     committers: int = 2  # groups of one table at work at the same time
     group_batches: int = 64
-    group_bytes: int = 4 * 1024 * 1024
-    alone_bytes: int = 1024 * 1024
-    alone_rows: int = 5_000
+    group_bytes: int = 8 * 1024 * 1024
+    alone_bytes: int = 2 * 1024 * 1024
+    alone_rows: int = 20_000
     attempts: int = 3  # of a batch by itself, after a connection broke
 
 
