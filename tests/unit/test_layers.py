@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "duckdb": BASE | {"core", "source", "lake", "scan", "gateway", "pinned", "app"},
     "spark": BASE | {"core", "catalog", "source", "lake", "jobs", "load", "pinned", "app"},
     "cli": BASE | {"core", "catalog", "source", "lake", "registration", "jobs", "gateway", "app", "demo", "embedded", "web", "worker"},
-    "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs", "gateway"},
+    "demo": BASE | {"core", "catalog", "registration", "app", "cli", "embedded", "jobs", "gateway", "load"},
 }
 
 

@@ -20,7 +20,9 @@ from modak.connection import Connection, masked
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
-from modak.jobs import fold, reclaim, tier, verify
+from modak.jobs import adopt, fold, reclaim, tier, verify
+from modak.jobs.context import JobContext
+from modak.load import LoadClient, LoadOptions, LoadRequest, lake_storage
 from modak.registration import register, report
 from modak.settings import Settings
 from modak.sqlfiles import SqlFiles, trusted
@@ -107,6 +109,7 @@ def _tier(app: App, output: Output) -> None:
         output.note("8. `modak fold` carries the corrections into the lake, as position deletes and new images, in one commit:")
         folded = fold.fold(job)
         output.note(f"   {folded.corrections} corrections, S is {folded.snapshot}; {_returned(job.connection)} still read as returned")
+        loaded = _load(app, job, output)
         _show_status(job.connection, output, None)
         pointer = job.lake.find(job.table.lake_table_ref)
     total = {
@@ -114,8 +117,31 @@ def _tier(app: App, output: Output) -> None:
         "tiered_rows": outcome.rows,
         "differences": len(found.differences),
         "corrections_folded": folded.corrections,
+        "rows_loaded": loaded,
     }
-    output.result(total, f"9. The lake table is at {pointer.location if pointer else 'nowhere'}; Spark, DuckDB and Trino can read it.")
+    output.result(total, f"10. The lake table is at {pointer.location if pointer else 'nowhere'}; Spark, DuckDB and Trino can read it.")
+
+
+def _load(app: App, job: JobContext, output: Output) -> int:
+    """Labelled batches, one of them sent twice; thousands of old rows go to the lake as files."""
+    options = LoadOptions(app.dsn, str(ORDERS), storage=lake_storage(app.dsn, app.settings))
+    recent = [_order(number, "2025-12-27 10:00+00") for number in range(3)]
+    old = [_order(number, f"2025-03-{1 + number % 28:02} 09:00+00") for number in range(3, 3003)]
+    with LoadClient(options) as client:
+        first = client.load(LoadRequest("shop-0-offset-100", recent))
+        again = client.load(LoadRequest("shop-0-offset-100", recent))
+        client.load(LoadRequest("archive-2025-03", old))
+    output.note(f"9. Stream Load applies a batch of {first.hot_rows} orders once, sent twice under its label (replay: {again.replay});")
+    adopted = adopt.adopt(job)
+    output.note(
+        f"   {len(old)} old orders are staged as files; `modak adopt` takes {adopted.rows} rows into the lake, S is {adopted.snapshot}"
+    )
+    return first.hot_rows + len(old)
+
+
+def _order(number: int, placed_at: str) -> dict[str, Any]:
+    whole = {"id": 10_000_000 + number, "placed_at": placed_at, "customer_id": 7, "amount": "12.50"}
+    return {**whole, "status": "paid", "items": [{"sku": "A-1", "quantity": 1}], "tags": None, "note": "loaded"}
 
 
 def _show_status(connection: Connection, output: Output, name: Name | None) -> None:
