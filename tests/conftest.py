@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +18,7 @@ from modak.catalog.migrate import migrate
 from modak.connection import Connection, connect
 from modak.core.profile import Profile
 from modak.embedded.postgres import Cluster
+from modak.failpoints import armed
 from modak.lake.iceberg import IcebergLake
 from modak.settings import Settings, load
 from tests.gateways import RunningGateway
@@ -161,6 +164,30 @@ def _inline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     marked = request.node.get_closest_marker
     if marked("inline") is not None and marked("distributed") is None:
         run_inline(monkeypatch)
+
+
+@pytest.fixture
+def at_point() -> Iterator[Callable[[str, Callable[[], Any]], None]]:
+    """Run something at a named point, once."""
+    with contextlib.ExitStack() as stack:
+
+        def arrange(name: str, action: Callable[[], Any]) -> None:
+            waiting = [action]
+            stack.enter_context(armed(name, lambda: waiting.pop()() if waiting else None))
+
+        yield arrange
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster that may be stopped the hard way, with durability on, and the catalog in it."""
+    cluster = Cluster.start(tmp_path / "own")
+    with connect(cluster.dsn()) as connection:
+        migrate(connection)
+    yield cluster
+    found = Cluster.find(tmp_path / "own")
+    if found is not None:
+        found.stop("immediate")
 
 
 @pytest.fixture(scope="session")

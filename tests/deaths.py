@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psycopg
 
-from modak.settings import Settings
+from modak.app import App
+from modak.embedded.postgres import Cluster
+from modak.settings import Settings, load
 
 
-def killed_worker(settings: Settings, dsn: str, spark: str, point: str, *command: str) -> None:
+def killed_worker(settings: Settings, dsn: str, spark: str | None, point: str, *command: str) -> None:
     """Run a command of the CLI that is killed by SIGKILL at a failpoint.
 
     Its Spark is a server elsewhere and outlives it, as a cluster does: tasks may still be writing when the next pass begins.
@@ -21,12 +24,17 @@ def killed_worker(settings: Settings, dsn: str, spark: str, point: str, *command
         "MODAK_DSN": dsn,
         "MODAK_DATA": str(settings.data),
         "MODAK_CACHE": str(settings.cache),
-        "MODAK_SPARK": spark,
+        **({"MODAK_SPARK": spark} if spark else {}),
         "MODAK_FAILPOINTS": f"{point}=kill",
     }
     arguments = [sys.executable, "-m", "modak.cli.main", *command]
     dead = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert dead.returncode == -9, dead.stderr
+
+
+def app_on(cluster: Cluster, settings: Settings, folder: Path) -> App:
+    """The product on a cluster of the test's own, which may be another one than before it died."""
+    return App(load({"MODAK_CACHE": str(settings.cache)}, dsn=cluster.dsn(), data=str(folder / "data")))
 
 
 def kill_backends(dsn: str) -> None:

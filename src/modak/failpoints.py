@@ -1,7 +1,8 @@
 """Named crash points: nothing unless a test arms them.
 
 ``MODAK_FAILPOINTS="tier.after_commit=kill,register.before_commit=raise"`` arms points for a child process; ``armed`` does it
-inside one. ``kill`` ends the process as SIGKILL would, which is what a crash test means by a crash.
+inside one, where the action may also be something to call. ``kill`` ends the process as SIGKILL would, which is what a crash test means
+by a crash.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class FailpointError(RuntimeError):
@@ -17,7 +18,7 @@ class FailpointError(RuntimeError):
 
 
 _ACTIONS = ("raise", "kill")
-_armed: dict[str, str] = {}
+_armed: dict[str, str | Callable[[], object]] = {}
 
 
 def arm(text: str) -> None:
@@ -30,8 +31,11 @@ def arm(text: str) -> None:
 
 
 @contextlib.contextmanager
-def armed(name: str, action: str = "raise") -> Iterator[None]:
-    arm(f"{name}={action}")
+def armed(name: str, action: str | Callable[[], object] = "raise") -> Iterator[None]:
+    if isinstance(action, str):
+        arm(f"{name}={action}")
+    else:
+        _armed[name] = action
     try:
         yield
     finally:
@@ -45,3 +49,5 @@ def failpoint(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "raise":
         raise FailpointError(name)
+    elif callable(action):
+        action()

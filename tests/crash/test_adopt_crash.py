@@ -13,20 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests import events, seam
-from tests.deaths import kill_backends, killed_worker
+from tests.deaths import app_on, kill_backends, killed_worker
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
 
 from modak.app import App
-from modak.catalog.migrate import migrate
-from modak.connection import Connection, connect
+from modak.connection import Connection
 from modak.embedded.postgres import Cluster
-from modak.jobs import adopt as adopt_module
-from modak.jobs import ingest as ingest_module
 from modak.jobs.adopt import adopt
 from modak.jobs.ingest import ingest
-from modak.jobs.publishing import incoming as publish
 from modak.load import LoadClient, LoadOptions, LoadRequest, lake_storage
-from modak.settings import Settings, load
+from modak.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -104,22 +100,6 @@ def staged(app: App, connection: Connection) -> App:
     return app
 
 
-@pytest.fixture
-def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
-    def arm(name: str, action: Callable[[], None]) -> None:
-        done: list[str] = []
-
-        def hit(reached: str) -> None:
-            if reached == name and not done:
-                done.append(reached)
-                action()
-
-        for module in (adopt_module, ingest_module, publish):
-            monkeypatch.setattr(module, "failpoint", hit)
-
-    return arm
-
-
 @pytest.mark.parametrize("point", [pytest.param(point, marks=[] if point == "after_commit" else pytest.mark.soak) for point in POINTS])
 def test_the_worker_is_killed(staged: App, settings: Settings, dsn: str, spark_connect: str, point: str) -> None:
     killed_worker(settings, dsn, spark_connect, point_of("adopt", point), "adopt", "public.events")
@@ -141,28 +121,18 @@ def test_its_backend_is_killed(staged: App, dsn: str, point: str, at_point: Call
 
 
 @pytest.mark.inline
-def test_the_server_stops_at_once(tmp_path: Path, settings: Settings, at_point: Callable[[str, Callable[[], None]], None]) -> None:
-    cluster = Cluster.start(tmp_path / "own")
-    try:
-        with connect(cluster.dsn()) as connection:
-            migrate(connection)
-
-        def app_on(dsn: str) -> App:
-            return App(load({"MODAK_CACHE": str(settings.cache)}, dsn=dsn, data=str(tmp_path / "data")))
-
-        app = app_on(cluster.dsn())
-        stage_before(app)
-        at_point("adopt.after_commit", lambda: cluster.stop("immediate"))
-        with pytest.raises(psycopg.OperationalError), app.job(EVENTS) as job:
-            adopt(job)
-        restarted = app_on(Cluster.start(tmp_path / "own").dsn())
-        commits = len(seam.data_commits(restarted, EVENTS))
-        meanwhile(restarted)
-        check_whole(restarted, commits)
-    finally:
-        found = Cluster.find(tmp_path / "own")
-        if found is not None:
-            found.stop("immediate")
+def test_the_server_stops_at_once(
+    own_cluster: Cluster, tmp_path: Path, settings: Settings, at_point: Callable[[str, Callable[[], None]], None]
+) -> None:
+    app = app_on(own_cluster, settings, tmp_path)
+    stage_before(app)
+    at_point("adopt.after_commit", lambda: own_cluster.stop("immediate"))
+    with pytest.raises(psycopg.OperationalError), app.job(EVENTS) as job:
+        adopt(job)
+    restarted = app_on(Cluster.start(tmp_path / "own"), settings, tmp_path)
+    commits = len(seam.data_commits(restarted, EVENTS))
+    meanwhile(restarted)
+    check_whole(restarted, commits)
 
 
 @pytest.mark.inline

@@ -5,24 +5,21 @@ One more pass ends as if nothing had happened: every correction in the lake exac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests import events, seam
-from tests.deaths import kill_backends, killed_worker
+from tests.deaths import app_on, kill_backends, killed_worker
 from tests.events import EVENTS, ROWS, drop_tiered, fold, put_under_modak, tier
 
 from modak.app import App
-from modak.catalog.migrate import migrate
-from modak.connection import Connection, connect
+from modak.connection import Connection
 from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
-from modak.jobs import fold as fold_module
-from modak.jobs.publishing import fold as publish
-from modak.settings import Settings, load
+from modak.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -106,22 +103,6 @@ def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, spark_con
     check_whole(cold, commits)
 
 
-@pytest.fixture
-def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
-    def arm(name: str, action: Callable[[], None]) -> None:
-        done: list[str] = []
-
-        def hit(reached: str) -> None:
-            if reached == name and not done:
-                done.append(reached)
-                action()
-
-        for module in (fold_module, publish):
-            monkeypatch.setattr(module, "failpoint", hit)
-
-    return arm
-
-
 # After the journal's first entry the next thing the backend is asked for is the publication: the tasks have sessions of their own.
 @pytest.mark.parametrize("point", ["fold.after_files", "fold.after_commit", "fold.in_publish"])
 def test_its_backend_is_killed(cold: App, dsn: str, point: str, at_point: Callable[[str, Callable[[], None]], None]) -> None:
@@ -133,31 +114,16 @@ def test_its_backend_is_killed(cold: App, dsn: str, point: str, at_point: Callab
     check_whole(cold, commits)
 
 
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster that may be stopped the hard way, with durability on."""
-    cluster = Cluster.start(tmp_path / "own")
-    with connect(cluster.dsn()) as connection:
-        migrate(connection)
-    yield cluster
-    found = Cluster.find(tmp_path / "own")
-    if found is not None:
-        found.stop("immediate")
-
-
 @pytest.mark.parametrize("point", ["fold.after_commit", "fold.in_publish"])
 def test_the_server_stops_at_once(
     own_cluster: Cluster, tmp_path: Path, settings: Settings, point: str, at_point: Callable[[str, Callable[[], None]], None]
 ) -> None:
-    def app_on(cluster: Cluster) -> App:
-        return App(load({"MODAK_CACHE": str(settings.cache)}, dsn=cluster.dsn(), data=str(tmp_path / "data")))
-
-    app = app_on(own_cluster)
+    app = app_on(own_cluster, settings, tmp_path)
     make_cold(app)
     at_point(point, lambda: own_cluster.stop("immediate"))
     with pytest.raises(psycopg.OperationalError):
         fold(app)
-    restarted = app_on(Cluster.start(tmp_path / "own"))
+    restarted = app_on(Cluster.start(tmp_path / "own"), settings, tmp_path)
     commits = len(seam.data_commits(restarted, EVENTS))
     correct_meanwhile(restarted)
     check_whole(restarted, commits)

@@ -6,26 +6,20 @@ One more pass ends as if nothing had happened: what lies below R is gone from ev
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests import events, seam
+from tests.deaths import app_on, kill_backends, killed_worker
 from tests.events import EVENTS, drop_tiered, put_under_modak, retain, tier
 
 from modak.app import App
-from modak.catalog.migrate import migrate
-from modak.connection import connect
 from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
-from modak.jobs import retain as retention
-from modak.jobs.publishing import retain as publish
-from modak.settings import Settings, load
+from modak.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -103,76 +97,30 @@ def cold(app: App) -> App:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, point: str) -> None:
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("MODAK_")},
-        "MODAK_DSN": dsn,
-        "MODAK_DATA": str(settings.data),
-        "MODAK_CACHE": str(settings.cache),
-        "MODAK_FAILPOINTS": f"{point}=kill",
-    }
-    command = [sys.executable, "-m", "modak.cli.main", "retain", "public.events"]
-    dead = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
-    assert dead.returncode == -9, dead.stderr
+    killed_worker(settings, dsn, None, point, "retain", "public.events")
     assert len(seam.data_commits(cold, EVENTS)) == (1 if point == "retain.after_journal" else 2)
     write_meanwhile(cold)
     check_whole(cold)
 
 
-@pytest.fixture
-def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
-    def arm(name: str, action: Callable[[], None]) -> None:
-        done: list[str] = []
-
-        def hit(reached: str) -> None:
-            if reached == name and not done:
-                done.append(reached)
-                action()
-
-        for module in (retention, publish):
-            monkeypatch.setattr(module, "failpoint", hit)
-
-    return arm
-
-
 @pytest.mark.parametrize("point", ["retain.after_commit", "retain.in_publish"])
 def test_its_backend_is_killed(cold: App, dsn: str, point: str, at_point: Callable[[str, Callable[[], None]], None]) -> None:
-    def kill() -> None:
-        with psycopg.connect(dsn, autocommit=True) as killer:
-            killer.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'modak' and pid <> pg_backend_pid()"
-            )
-
-    at_point(point, kill)
+    at_point(point, lambda: kill_backends(dsn))
     with pytest.raises(psycopg.OperationalError):
         retain(cold)
     write_meanwhile(cold)
     check_whole(cold)
 
 
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster that may be stopped the hard way, with durability on."""
-    cluster = Cluster.start(tmp_path / "own")
-    with connect(cluster.dsn()) as connection:
-        migrate(connection)
-    yield cluster
-    found = Cluster.find(tmp_path / "own")
-    if found is not None:
-        found.stop("immediate")
-
-
 @pytest.mark.parametrize("point", ["retain.after_commit", "retain.in_publish"])
 def test_the_server_stops_at_once(
     own_cluster: Cluster, tmp_path: Path, settings: Settings, point: str, at_point: Callable[[str, Callable[[], None]], None]
 ) -> None:
-    def app_on(cluster: Cluster) -> App:
-        return App(load({"MODAK_CACHE": str(settings.cache)}, dsn=cluster.dsn(), data=str(tmp_path / "data")))
-
-    app = app_on(own_cluster)
+    app = app_on(own_cluster, settings, tmp_path)
     make_cold(app)
     at_point(point, lambda: own_cluster.stop("immediate"))
     with pytest.raises(psycopg.OperationalError):
         retain(app)
     restarted = Cluster.start(tmp_path / "own")
-    write_meanwhile(app_on(restarted))
-    check_whole(app_on(restarted))
+    write_meanwhile(app_on(restarted, settings, tmp_path))
+    check_whole(app_on(restarted, settings, tmp_path))

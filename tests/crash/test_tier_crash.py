@@ -6,25 +6,21 @@ none twice, exactly one commit of the data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests import events, seam
-from tests.deaths import kill_backends, killed_worker
+from tests.deaths import app_on, kill_backends, killed_worker
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
 
 from modak.app import App
-from modak.catalog.migrate import migrate
-from modak.connection import Connection, connect
+from modak.connection import Connection
 from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
-from modak.jobs import cold_side, flush, reclaim
-from modak.jobs import tier as tier_module
-from modak.jobs.publishing import tier as publish
-from modak.settings import Settings, load
+from modak.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -89,22 +85,6 @@ def test_the_worker_is_killed(registered: App, settings: Settings, dsn: str, spa
     check_whole(registered)
 
 
-@pytest.fixture
-def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
-    def arm(name: str, action: Callable[[], None]) -> None:
-        done: list[str] = []
-
-        def hit(reached: str) -> None:
-            if reached == name and not done:
-                done.append(reached)
-                action()
-
-        for module in (tier_module, flush, publish, cold_side, reclaim):
-            monkeypatch.setattr(module, "failpoint", hit)
-
-    return arm
-
-
 # A warm flush of five rows is over before anybody looks at its progress, so that point belongs to the killed worker only.
 @pytest.mark.parametrize("point", [point for point in TIER_POINTS if point != "tier.during_flush"])
 def test_its_backend_is_killed(registered: App, dsn: str, point: str, at_point: Callable[[str, Callable[[], None]], None]) -> None:
@@ -115,26 +95,11 @@ def test_its_backend_is_killed(registered: App, dsn: str, point: str, at_point: 
     check_whole(registered)
 
 
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster that may be stopped the hard way, with durability on."""
-    cluster = Cluster.start(tmp_path / "own")
-    with connect(cluster.dsn()) as connection:
-        migrate(connection)
-    yield cluster
-    found = Cluster.find(tmp_path / "own")
-    if found is not None:
-        found.stop("immediate")
-
-
 @pytest.mark.parametrize("point", ["tier.after_seal", "tier.after_files", "tier.after_commit", "tier.in_advance", "tier.after_advance"])
 def test_the_server_stops_at_once(
     own_cluster: Cluster, tmp_path: Path, settings: Settings, point: str, at_point: Callable[[str, Callable[[], None]], None]
 ) -> None:
-    def app_on(cluster: Cluster) -> App:
-        return App(load({"MODAK_CACHE": str(settings.cache)}, dsn=cluster.dsn(), data=str(tmp_path / "data")))
-
-    app = app_on(own_cluster)
+    app = app_on(own_cluster, settings, tmp_path)
     with app.connection() as connection:
         events.create(connection)
         put_under_modak(app, connection)
@@ -142,5 +107,5 @@ def test_the_server_stops_at_once(
     with pytest.raises(psycopg.OperationalError):
         tier(app)
     restarted = Cluster.start(tmp_path / "own")
-    write_as_client(app_on(restarted))
-    check_whole(app_on(restarted))
+    write_as_client(app_on(restarted, settings, tmp_path))
+    check_whole(app_on(restarted, settings, tmp_path))

@@ -18,7 +18,6 @@ from modak.connection import Connection
 from modak.jobs import fold as fold_module
 from modak.jobs import tier as tier_module
 from modak.jobs.foreign import ForeignSnapshot
-from modak.jobs.publishing import fold as publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
@@ -33,23 +32,6 @@ def cold(app: App, connection: Connection, gateway: RunningGateway) -> App:
     tier(app)
     events.drop_tiered(app)
     return app
-
-
-@pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]], None]:
-    """Run something at a named point of the fold, once."""
-
-    def arrange(name: str, action: Callable[[], Any]) -> None:
-        waiting = [action]
-
-        def hit(reached: str) -> None:
-            if reached == name and waiting:
-                waiting.pop()()
-
-        monkeypatch.setattr(fold_module, "failpoint", hit)
-        monkeypatch.setattr(publish, "failpoint", hit)
-
-    return arrange
 
 
 def lake_rows(app: App, connection: Connection) -> list[tuple[Any, ...]]:
@@ -110,7 +92,7 @@ def test_nothing_to_fold_leaves_no_trace(cold: App, connection: Connection) -> N
     assert connection.execute("select count(*) as n from modak.op_log where op_kind = 'compaction'").fetchone() == {"n": 0}
 
 
-def test_a_correction_made_meanwhile_survives(cold: App, connection: Connection, at: Callable[..., None], dsn: str) -> None:
+def test_a_correction_made_meanwhile_survives(cold: App, connection: Connection, at_point: Callable[..., None], dsn: str) -> None:
     connection.execute("update public.events set val = 'first' where id = 2")
 
     def correct() -> None:
@@ -118,7 +100,7 @@ def test_a_correction_made_meanwhile_survives(cold: App, connection: Connection,
             client.execute("update public.events set val = 'second' where id = 2")
             assert client.execute("select val from public.events where id = 2").fetchone() == ("second",)
 
-    at("fold.after_files", correct)
+    at_point("fold.after_files", correct)
     assert fold(cold).corrections == 0
     assert lake_rows(cold, connection)[1] == (2, 20, "first")
     assert through_name(connection)[1] == (2, 20, "second")
@@ -131,7 +113,7 @@ def test_a_correction_made_meanwhile_survives(cold: App, connection: Connection,
     ("again", "row"), [("event_time = 60", (2, 60, "b")), ("event_time = 20", (2, 20, "b")), ("val = 'x'", (2, 150, "x"))]
 )
 def test_a_row_that_moves_and_is_corrected_again_meanwhile(
-    cold: App, connection: Connection, at: Callable[..., None], dsn: str, again: str, row: tuple[int, int, str]
+    cold: App, connection: Connection, at_point: Callable[..., None], dsn: str, again: str, row: tuple[int, int, str]
 ) -> None:
     """The newer correction knows where the lake had the row before the fold moved it."""
     connection.execute("update public.events set event_time = 150 where id = 2")
@@ -140,7 +122,7 @@ def test_a_row_that_moves_and_is_corrected_again_meanwhile(
         with psycopg.connect(dsn, autocommit=True) as client:
             client.execute(f"update public.events set {again} where id = 2")
 
-    at("fold.after_files", correct)
+    at_point("fold.after_files", correct)
     fold(cold)
     assert lake_rows(cold, connection) == [(1, 10, "a"), (2, 150, "b"), (3, 110, "c")]
     assert through_name(connection)[:3] == [(1, 10, "a"), row, (3, 110, "c")]
@@ -241,9 +223,9 @@ def test_a_pin_keeps_corrections_where_they_are(cold: App, connection: Connectio
     assert fold(cold).corrections == 1
 
 
-def test_a_pin_that_comes_between_commit_and_publication(cold: App, connection: Connection, at: Callable[..., None]) -> None:
+def test_a_pin_that_comes_between_commit_and_publication(cold: App, connection: Connection, at_point: Callable[..., None]) -> None:
     connection.execute("update public.events set val = 'corrected' where id = 2")
-    at("fold.after_commit", lambda: pin(connection))
+    at_point("fold.after_commit", lambda: pin(connection))
     outcome = fold(cold)
     assert outcome.waiting is not None
     assert delta(connection) == [("2", 0, 20, None)]
@@ -274,11 +256,11 @@ def test_a_strangers_snapshot_is_not_built_over(cold: App, connection: Connectio
     assert delta(connection) == [("2", 0, 20, None)]
 
 
-def test_a_stranger_who_comes_during_the_fold_is_noticed(cold: App, connection: Connection, at: Callable[..., None]) -> None:
+def test_a_stranger_who_comes_during_the_fold_is_noticed(cold: App, connection: Connection, at_point: Callable[..., None]) -> None:
     table = tables.get(connection, EVENTS)
     spark = cold.spark(profiles.get(connection, None))
     connection.execute("update public.events set val = 'corrected' where id = 2")
-    at("fold.after_files", lambda: spark.sql(f"insert into modak.{table.lake_table_ref} values (99, 50, 'stranger')").collect())
+    at_point("fold.after_files", lambda: spark.sql(f"insert into modak.{table.lake_table_ref} values (99, 50, 'stranger')").collect())
     with pytest.raises(ForeignSnapshot):
         fold(cold)
     assert seam.read(cold, EVENTS) == ALL | {"2": (2, 20, "corrected")}

@@ -28,7 +28,6 @@ from modak.jobs import retain as retention
 from modak.jobs import tier as tiering
 from modak.jobs import verify
 from modak.jobs.foreign import ForeignSnapshot
-from modak.jobs.publishing import retain as publish
 from modak.jobs.reclaim import reclaim
 from modak.registration.register import register
 
@@ -50,23 +49,6 @@ def tiered(app: App, connection: Connection, gateway: RunningGateway) -> App:
 def cold(tiered: App) -> App:
     drop_tiered(tiered)
     return tiered
-
-
-@pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]], None]:
-    """Run something at a named point of the pass, once."""
-
-    def arrange(name: str, action: Callable[[], Any]) -> None:
-        waiting = [action]
-
-        def hit(reached: str) -> None:
-            if reached == name and waiting:
-                waiting.pop()()
-
-        monkeypatch.setattr(retention, "failpoint", hit)
-        monkeypatch.setattr(publish, "failpoint", hit)
-
-    return arrange
 
 
 def lake_rows(app: App, connection: Connection, name: Name = EVENTS) -> list[tuple[Any, ...]]:
@@ -161,9 +143,9 @@ def test_a_reader_that_fetches_corrections_later_defers_it(cold: App, connection
     assert lake_rows(cold, connection) == [(3, 110, "c")]
 
 
-def test_a_pin_between_commit_and_publication(cold: App, connection: Connection, at: Callable[..., None]) -> None:
+def test_a_pin_between_commit_and_publication(cold: App, connection: Connection, at_point: Callable[..., None]) -> None:
     connection.execute("update public.events set val = 'corrected' where id = 1")
-    at("retain.after_commit", lambda: pin(connection))
+    at_point("retain.after_commit", lambda: pin(connection))
     before = through_name(connection)
     assert retain(cold).waiting is not None
     assert line(connection) == (200, 1, None, 0)
@@ -208,8 +190,8 @@ def test_r_stays_below_a_staged_load(cold: App, connection: Connection) -> None:
     assert retain(cold).retention_line == 100
 
 
-def test_a_load_that_is_staged_between(cold: App, connection: Connection, at: Callable[..., None]) -> None:
-    at("retain.after_commit", lambda: stage(connection, "low", 50))
+def test_a_load_that_is_staged_between(cold: App, connection: Connection, at_point: Callable[..., None]) -> None:
+    at_point("retain.after_commit", lambda: stage(connection, "low", 50))
     outcome = retain(cold)
     assert outcome.waiting is not None
     assert "staged" in outcome.waiting
@@ -278,7 +260,7 @@ def test_what_was_not_looked_up_leaves_a_tombstone(
     cold: App,
     connection: Connection,
     dsn: str,
-    at: Callable[..., None],
+    at_point: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     when: str,
     statements: list[str],
@@ -290,7 +272,7 @@ def test_what_was_not_looked_up_leaves_a_tombstone(
                 client.execute(statement)
 
     if when == "after the look-up":
-        at("retain.after_commit", correct)
+        at_point("retain.after_commit", correct)
     else:
         correct()
         monkeypatch.setattr(retention, "STRAYED_MAX", 0)

@@ -18,9 +18,7 @@ from modak.catalog import profiles, tables
 from modak.connection import Connection
 from modak.errors import LockNotAvailable, Refused, UsageError
 from modak.jobs import untier as untier_module
-from modak.jobs import untier_copy
 from modak.jobs.foreign import ForeignSnapshot
-from modak.jobs.publishing import untier as publish
 from modak.jobs.publishing.seam import Pinned
 from modak.jobs.reclaim import ContentDiffers
 from modak.jobs.untier import UntierOutcome
@@ -39,23 +37,6 @@ def cold(app: App, connection: Connection, gateway: RunningGateway) -> App:
     tier(app)
     events.drop_tiered(app)
     return app
-
-
-@pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]], None]:
-    """Run something at a named point of the untier, once."""
-
-    def arrange(name: str, action: Callable[[], Any]) -> None:
-        waiting = [action]
-
-        def hit(reached: str) -> None:
-            if reached == name and waiting:
-                waiting.pop()()
-
-        for module in (untier_module, untier_copy, publish):
-            monkeypatch.setattr(module, "failpoint", hit)
-
-    return arrange
 
 
 def untier(app: App, *, lock_attempts: int = 4, **options: Any) -> UntierOutcome:
@@ -285,8 +266,8 @@ def test_a_pin_that_holds_corrections_forbids_it(cold: App, connection: Connecti
     assert selected(connection)[1] == (2, 20, "corrected")
 
 
-def test_a_pin_that_comes_between_commit_and_publication(cold: App, connection: Connection, at: Callable[..., None]) -> None:
-    at("untier.after_commit", lambda: pin(connection))
+def test_a_pin_that_comes_between_commit_and_publication(cold: App, connection: Connection, at_point: Callable[..., None]) -> None:
+    at_point("untier.after_commit", lambda: pin(connection))
     with pytest.raises(Pinned):
         untier(cold)
     assert line(connection) == (200, 1)
@@ -300,10 +281,10 @@ def test_a_pin_that_comes_between_commit_and_publication(cold: App, connection: 
     assert seam.read(cold, EVENTS) == ALL
 
 
-def test_a_strangers_snapshot_is_not_built_over(cold: App, connection: Connection, at: Callable[..., None]) -> None:
+def test_a_strangers_snapshot_is_not_built_over(cold: App, connection: Connection, at_point: Callable[..., None]) -> None:
     table = tables.get(connection, EVENTS)
     spark = cold.spark(profiles.get(connection, None))
-    at("untier.after_copy", lambda: spark.sql(f"insert into modak.{table.lake_table_ref} values (99, 50, 'stranger')").collect())
+    at_point("untier.after_copy", lambda: spark.sql(f"insert into modak.{table.lake_table_ref} values (99, 50, 'stranger')").collect())
     with pytest.raises(ForeignSnapshot):
         untier(cold)
     assert connection.execute("select phase from modak.op_log where op_kind = 'untier'").fetchone() == {"phase": "abandoned"}
@@ -336,8 +317,8 @@ def test_a_partition_below_the_line_that_is_not_ours_is_refused(cold: App, conne
     assert untier(cold).rows == 3
 
 
-def test_a_partition_that_appears_meanwhile_stops_it(cold: App, connection: Connection, at: Callable[..., None]) -> None:
-    at(
+def test_a_partition_that_appears_meanwhile_stops_it(cold: App, connection: Connection, at_point: Callable[..., None]) -> None:
+    at_point(
         "untier.after_copy",
         lambda: connection.execute("create table public.mine partition of public.events_hot for values from (0) to (50)"),
     )

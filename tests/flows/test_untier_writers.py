@@ -19,7 +19,6 @@ from modak.connection import Connection
 from modak.errors import LockNotAvailable
 from modak.jobs import untier as untier_module
 from modak.jobs import untier_copy
-from modak.jobs.publishing import untier as publish
 from modak.jobs.untier import UntierOutcome
 
 pytestmark = pytest.mark.spark
@@ -35,21 +34,6 @@ def cold(app: App, connection: Connection, gateway: RunningGateway) -> App:
     tier(app)
     events.drop_tiered(app)
     return app
-
-
-@pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]], None]:
-    def arrange(name: str, action: Callable[[], Any]) -> None:
-        waiting = [action]
-
-        def hit(reached: str) -> None:
-            if reached == name and waiting:
-                waiting.pop()()
-
-        for module in (untier_module, untier_copy, publish):
-            monkeypatch.setattr(module, "failpoint", hit)
-
-    return arrange
 
 
 @pytest.fixture
@@ -99,7 +83,7 @@ EXPECTED = [
 @pytest.mark.parametrize("key", [None, 100])
 @pytest.mark.parametrize("point", POINTS)
 def test_what_is_written_meanwhile(
-    cold: App, connection: Connection, client: psycopg.Connection, at: Callable[..., None], point: str, key: int | None
+    cold: App, connection: Connection, client: psycopg.Connection, at_point: Callable[..., None], point: str, key: int | None
 ) -> None:
     # One correction that is folded first, and one that is made in the middle of the copy.
     client.execute("update public.events set val = 'before' where id in (2, 3)")
@@ -109,7 +93,7 @@ def test_what_is_written_meanwhile(
             client.execute(statement)
         assert rows(client) == EXPECTED
 
-    at(point, write)
+    at_point(point, write)
     outcome = untier(cold, key=key)
     assert outcome.tier_key_hi == (key or 0)
     assert rows(client) == EXPECTED
@@ -126,7 +110,7 @@ def test_what_is_written_meanwhile(
 
 
 def test_many_corrections_go_in_rounds(
-    cold: App, connection: Connection, client: psycopg.Connection, at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    cold: App, connection: Connection, client: psycopg.Connection, at_point: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(untier_copy, "CORRECTIONS_LEFT", 0)
     client.execute("insert into public.events select n, n % 200, 'late' from generate_series(1000, 2999) n")
@@ -141,7 +125,7 @@ def test_many_corrections_go_in_rounds(
         return found
 
     monkeypatch.setattr(untier_copy.Staging, "catch_up", spy)
-    at("untier.after_journal", lambda: client.execute("update public.events set val = 'x' where id between 1000 and 1999"))
+    at_point("untier.after_journal", lambda: client.execute("update public.events set val = 'x' where id between 1000 and 1999"))
     untier(cold)
     assert carried == [1000, 500, 500, 0, 0]
     assert value(connection, "select count(*) from public.events_hot") == 2005

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from psycopg.types.json import Jsonb
 
 from modak.catalog.migrate import SQL
 from modak.connection import Connection
 from modak.errors import ModakError
+
+
+@contextlib.contextmanager
+def reported(connection: Connection, table_id: int, job: str) -> Iterator[None]:
+    """A pass of a job: what fails is written down and raised, and what succeeds ends the problem."""
+    try:
+        yield
+    except ModakError as error:
+        report(connection, table_id, job, error)
+        raise
+    clear(connection, table_id, job)
 
 
 def report(connection: Connection, table_id: int, job: str, error: ModakError) -> None:

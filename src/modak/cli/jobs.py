@@ -97,17 +97,22 @@ def _each(
     return done
 
 
-def _fold(context: Context, table: str | None, batch: int | None) -> None:
-    from modak.jobs import fold
-
-    done = _each(context, table, lambda name, job: {"table": str(name), **vars(fold.fold(job, batch_rows=batch or fold.BATCH_ROWS))})
+def _show(context: Context, done: list[dict[str, Any]], columns: tuple[str, ...], headings: list[str]) -> None:
+    """What passes did, a line for each table, and what they wait for."""
     context.output.result(done)
-    columns = ("table", "corrections", "commits", "rows_deleted", "rows_written", "snapshot")
-    headings = ["table", "corrections", "commits", "rows deleted", "rows written", "S"]
     context.output.table(headings, [tuple(line[name] for name in columns) for line in done])
     for line in done:
         if line["waiting"]:
             context.output.note(f"{line['table']}: {line['waiting']}")
+
+
+def _fold(context: Context, table: str | None, batch: int | None) -> None:
+    from modak.jobs import fold
+
+    done = _each(context, table, lambda name, job: {"table": str(name), **vars(fold.fold(job, batch_rows=batch or fold.BATCH_ROWS))})
+    columns = ("table", "corrections", "commits", "rows_deleted", "rows_written", "snapshot")
+    _show(context, done, columns, ["table", "corrections", "commits", "rows deleted", "rows written", "S"])
+    for line in done:
         if line["kept"]:
             context.output.note(f"{line['table']}: {line['kept']} corrections hold values that the lake cannot, and stay where they are")
 
@@ -120,13 +125,9 @@ def _adopt(context: Context, table: str | None, sweep: bool) -> None:
         return {"table": str(name), **vars(adopt.adopt(job)), "swept": sweeping.sweep(job) if sweep else None}
 
     done = _each(context, table, work)
-    context.output.result(done)
     columns = ("table", "labels", "files", "rows", "rows_replaced", "corrections", "snapshot")
-    headings = ["table", "labels", "files", "rows", "rows replaced", "corrections", "S"]
-    context.output.table(headings, [tuple(line[name] for name in columns) for line in done])
+    _show(context, done, columns, ["table", "labels", "files", "rows", "rows replaced", "corrections", "S"])
     for line in done:
-        if line["waiting"]:
-            context.output.note(f"{line['table']}: {line['waiting']}")
         if line["swept"]:
             context.output.note(f"{line['table']}: {line['swept']} files of dead loads removed")
 
@@ -139,12 +140,8 @@ def _retain(context: Context, table: str | None) -> None:
         return {"table": str(name), **vars(outcome), "retention": _text(job.table.key_type, outcome.retention_line)}
 
     done = _each(context, table, work, lambda found: found.lake_retention_lag is not None)
-    context.output.result(done)
     columns = ("table", "retention", "files", "rows", "corrections", "snapshot")
-    context.output.table(["table", "R", "files", "rows", "corrections", "S"], [tuple(line[name] for name in columns) for line in done])
-    for line in done:
-        if line["waiting"]:
-            context.output.note(f"{line['table']}: {line['waiting']}")
+    _show(context, done, columns, ["table", "R", "files", "rows", "corrections", "S"])
 
 
 def _untier(context: Context, table: str, key: str | None) -> None:

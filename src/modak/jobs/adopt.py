@@ -45,13 +45,8 @@ class AdoptOutcome:
 
 def adopt(context: JobContext) -> AdoptOutcome:
     """Adopt what is staged now. A failure is written to modak.problems and raised."""
-    try:
-        outcome = _adopt(context)
-    except ModakError as error:
-        problems.report(context.connection, context.table_id, JOB, error)
-        raise
-    problems.clear(context.connection, context.table_id, JOB)
-    return outcome
+    with problems.reported(context.connection, context.table_id, JOB):
+        return _adopt(context)
 
 
 def _adopt(context: JobContext) -> AdoptOutcome:
@@ -109,7 +104,7 @@ def _take_in(context: JobContext, staged: list[Staged], line: Cutline) -> AdoptO
 
 def _files(context: JobContext, staged: list[Staged]) -> list[NewFile]:
     """By their footers, which say what a commit has to know."""
-    target = context.target()
+    target = context.target(context.lake_table())
     listed = [(path, label.version) for label in staged for path in label.files]
 
     def read(one: tuple[str, int]) -> NewFile:

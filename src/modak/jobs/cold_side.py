@@ -74,7 +74,7 @@ def _lake_is_empty(context: JobContext) -> bool:
     published = tables.published_snapshot(context.connection, context.table_id)
     if published is None:
         return True
-    snapshot = context.lake.load(context.table.lake_table_ref).snapshot_by_id(published)
+    snapshot = context.lake_table().snapshot_by_id(published)
     counted = snapshot.summary.additional_properties.get("total-records") if snapshot and snapshot.summary else None
     return counted is not None and int(counted) == 0
 

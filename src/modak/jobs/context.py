@@ -22,6 +22,7 @@ from modak.source.locks import ATTEMPTS_MAX
 from modak.source.relation import describe
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table as LakeTable
     from pyspark.sql import SparkSession
 
 
@@ -59,15 +60,16 @@ class JobContext:
     def table_id(self) -> int:
         return self.table.table_id
 
-    def target(self) -> Target:
+    def lake_table(self) -> LakeTable:
+        return self.lake.load(self.table.lake_table_ref)
+
+    def target(self, table: LakeTable) -> Target:
         """The lake table as a task that writes files for it has to know it."""
-        table = self.lake.load(self.table.lake_table_ref)
         properties = pyiceberg_properties(self.lake.storage)
         return Target(table.metadata.model_dump_json(), properties, self.table.tier_key_col, self.table.primary_key_cols, self.table.layout)
 
-    def cold(self, sequence_number: int | None) -> Snapshot:
+    def cold(self, table: LakeTable, sequence_number: int | None) -> Snapshot:
         """The lake's files at a published S."""
-        table = self.lake.load(self.table.lake_table_ref)
         with contextlib.closing(Snapshots()) as snapshots:
             return snapshots.get(table.metadata_location, sequence_number, pyiceberg_properties(self.lake.storage))
 

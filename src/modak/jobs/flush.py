@@ -95,7 +95,7 @@ def flush(context: JobContext, op_id: str, partitions: Sequence[Name], columns: 
         dsn=context.dsn,
         snapshot=snapshot.name,
         op_id=op_id,
-        target=context.target(),
+        target=context.target(context.lake_table()),
         chunks=tuple((str(chunk.partition), _query(context, columns, chunk, skip)) for chunk in cut),
     )
     results = _run(context, task) if cut else []

@@ -53,13 +53,8 @@ class FoldOutcome:
 
 def fold(context: JobContext, *, batch_rows: int = BATCH_ROWS) -> FoldOutcome:
     """Fold what the delta holds now, in as many commits as it takes. A failure is written to modak.problems and raised."""
-    try:
-        outcome = _fold(context, batch_rows)
-    except ModakError as error:
-        problems.report(context.connection, context.table_id, JOB, error)
-        raise
-    problems.clear(context.connection, context.table_id, JOB)
-    return outcome
+    with problems.reported(context.connection, context.table_id, JOB):
+        return _fold(context, batch_rows)
 
 
 def _fold(context: JobContext, batch_rows: int) -> FoldOutcome:
@@ -150,9 +145,9 @@ def _plan(
     op_id: str,
     snapshot: heap.Snapshot,
 ) -> FoldTask:
-    table, storage = context.lake.load(context.table.lake_table_ref), context.lake.storage
+    table, storage = context.lake_table(), context.lake.storage
     foreign.refuse_unknown(context, table, frozenset())
-    published = context.cold(line.snapshot)
+    published = context.cold(table, line.snapshot)
     key = published.field(context.table.tier_key_col)
     ranges = [(KEY_MIN if r.low is None else r.low, KEY_MAX if r.high is None else r.high) for r in published.ranges(key)]
     unplaced = batch.unplaced > 0
@@ -162,7 +157,7 @@ def _plan(
         dsn=context.dsn,
         snapshot=snapshot.name,
         op_id=op_id,
-        target=context.target(),
+        target=context.target(table),
         storage=storage,
         key_fields=tuple(published.field(name) for name in context.table.primary_key_cols),
         searches=tuple(
@@ -197,7 +192,7 @@ def _commit(context: JobContext, operation: Operation, made: Sequence[Folded]) -
         commits.TABLE_ID: str(context.table_id),
     }
     with context.progress.task("Committing to the lake"):
-        table = context.lake.load(context.table.lake_table_ref)
+        table = context.lake_table()
         foreign.refuse_unknown(context, table, frozenset())
         commit = commits.change(table, stamps, added=data, deletes=deletes)
     failpoint("fold.after_commit")

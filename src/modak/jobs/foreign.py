@@ -26,7 +26,7 @@ def settle(context: JobContext, choice: str) -> frozenset[int]:
     """
     if choice not in CHOICES:
         raise UsageError(f"--foreign {choice!r} is none of {', '.join(CHOICES)}")
-    table = context.lake.load(context.table.lake_table_ref)
+    table = context.lake_table()
     late, strange = _unpublished(context, table)
     if strange and choice == "refuse":
         raise _refusal(context, strange)

@@ -54,19 +54,20 @@ def find_replaced(
     context: JobContext, operation: Operation, files: Sequence[NewFile], line: Cutline, *, checks_repeats: bool = False
 ) -> list[PositionDeletes]:
     """Delete files for every row that gives way; corrections that do are noted for the publication."""
-    published = context.cold(line.snapshot)
+    table = context.lake_table()
+    published = context.cold(table, line.snapshot)
     relation = context.relation()
     incoming = Incoming(context.shape(relation), relation, operation.op_id)
     known = _known(context, published, files)
     parts = [*_replacing(context, published, known, incoming), *_competing(known, incoming, checks_repeats=checks_repeats)]
     telling = _telling(context, known, incoming)
-    with context.connection.transaction():
+    if telling:
         incoming.create_keys(context.connection)
     columns = {column.name: column for column in context.columns(relation)}
     task = IncomingTask(
         dsn=context.dsn,
         op_id=operation.op_id,
-        target=context.target(),
+        target=context.target(table),
         storage=context.lake.storage,
         key_fields=tuple(published.field(name) for name in context.table.primary_key_cols),
         columns=tuple(Restored.of(column, columns[column.name]) for column in incoming.columns),
@@ -95,7 +96,7 @@ def commit_files(
         **stamps,
     }
     with context.progress.task("Committing to the lake"):
-        table = context.lake.load(context.table.lake_table_ref)
+        table = context.lake_table()
         foreign.refuse_unknown(context, table, frozenset())
         commit = commits.change(table, stamped, added=[one.file for one in files], deletes=deletes)
     details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
@@ -144,13 +145,12 @@ def _contest(group: Sequence[_Known], *, checks_repeats: bool) -> Iterator[Part]
 
 def _telling(context: JobContext, known: Sequence[_Known], incoming: Incoming) -> list[Part]:
     """Postgres has to know keys where it may have corrections of them; where a key does not say its place, all of them."""
-    corrected = range(len(known))
+    told = known
     if incoming.key_says_place:
         newest = max((one.version for one in known), default=0)
-        spans = [one.span for one in known]
         corrections = Corrections(incoming.shape, incoming.relation)
-        corrected = corrections.touched(context.connection, newest, spans)  # type: ignore[assignment]
-    return [Telling(known[place].file, known[place].version) for place in corrected]
+        told = [known[place] for place in corrections.touched(context.connection, newest, [one.span for one in known])]
+    return [Telling(one.file, one.version) for one in told]
 
 
 def _meet(one: Span, other: Span) -> bool:

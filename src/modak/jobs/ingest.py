@@ -51,13 +51,8 @@ class IngestOutcome:
 
 def ingest(context: JobContext, places: Sequence[str], kind: str, *, split: bool = False) -> IngestOutcome:
     """Take these files in, or nothing. ``split``: a file may hold rows of several partitions of the lake."""
-    try:
-        outcome = _ingest(context, places, kind, split=split)
-    except ModakError as error:
-        problems.report(context.connection, context.table_id, JOB, error)
-        raise
-    problems.clear(context.connection, context.table_id, JOB)
-    return outcome
+    with problems.reported(context.connection, context.table_id, JOB):
+        return _ingest(context, places, kind, split=split)
 
 
 def _ingest(context: JobContext, places: Sequence[str], kind: str, *, split: bool) -> IngestOutcome:
@@ -133,12 +128,12 @@ def _take_in(
         pieces = [piece for source in sources for piece in _pieces(source, kind, context)]
     relation = context.relation()
     named = {column.name: column for column in context.columns(relation)}
-    lake = context.lake.load(context.table.lake_table_ref)
+    lake = context.lake_table()
     task = IngestTask(
         dsn=context.dsn,
         op_id=operation.op_id,
         name=context.table.name,
-        target=context.target(),
+        target=context.target(lake),
         storage=context.lake.storage,
         columns=tuple(named[field.name] for field in lake.schema().fields),
         line=line.tier_key_hi,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
@@ -32,14 +33,8 @@ def resume_all(context: JobContext) -> tuple[str, ...]:
         adopts = resume(operation.phase, commit is not None) is Resume.ADOPT
         if operation.kind is OperationKind.TIERING:
             done.append(_adopt(context, operation, commit) if adopts else _given_up(context, operation, abandon))
-        elif operation.kind is OperationKind.COMPACTION:
-            done.append(_adopt_fold(context, operation, commit) if adopts else _given_up(context, operation, abandon_fold))
-        elif operation.kind is OperationKind.RETENTION:
-            done.append(_adopt_retention(context, operation, commit) if adopts else _given_up(context, operation, abandon_fold))
-        elif operation.kind in (OperationKind.LOAD, OperationKind.INGEST):
-            done.append(_adopt_incoming(context, operation, commit) if adopts else _given_up(context, operation, abandon_incoming))
-        elif operation.kind is OperationKind.UNTIER:
-            done.append(_adopt_untier(context, operation, commit) if adopts else _given_up(context, operation, abandon_untier))
+        elif (flow := _FLOWS.get(operation.kind)) is not None:
+            done.append(_adopt_flow(context, operation, commit, flow) if adopts else _given_up(context, operation, flow.abandon))
     finish_untier(context)
     return tuple(done)
 
@@ -51,7 +46,7 @@ def _given_up(context: JobContext, operation: Operation, how: Callable[[JobConte
 
 def find_commit(context: JobContext, op_id: str) -> Commit | None:
     """The commit of an operation among those the catalog has not published yet."""
-    table = context.lake.load(context.table.lake_table_ref)
+    table = context.lake_table()
     published = tables.published_snapshot(context.connection, context.table_id)
     return next((commit for commit in commits_after(table, published) if commit.op_id == op_id), None)
 
@@ -78,27 +73,25 @@ def _committed(context: JobContext, operation: Operation, commit: Commit | None)
     return operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details)
 
 
-def _adopt_fold(context: JobContext, operation: Operation, commit: Commit | None) -> str:
-    """Publish it, unless a reader's pin forbids: then the corrections stay the truth, and the commit goes before the next one."""
-    operation = _committed(context, operation, commit)
-    failpoint("fold.before_adopt")
-    try:
-        publish_fold(context, operation, commit)
-    except (CutlineMoved, Pinned) as reason:
-        abandon_fold(context, operation)
-        return f"{operation.op_id}: abandoned, {reason}"
-    return f"{operation.op_id}: adopted, its commit was in the lake already"
+@dataclass(frozen=True)
+class _Flow:
+    """How a restart finishes an operation. What its publication raises of ``forbids`` means that it is not wanted any more."""
+
+    publish: Callable[[JobContext, Operation, Commit | None], Operation]
+    abandon: Callable[[JobContext, Operation], None]
+    forbids: tuple[type[Exception], ...]
+    found: str = "its commit was in the lake already"
 
 
-def _adopt_retention(context: JobContext, operation: Operation, commit: Commit | None) -> str:
-    """Publish it, unless a pin, a staged load or a reference to an expired row forbids: then nothing has expired yet."""
+def _adopt_flow(context: JobContext, operation: Operation, commit: Commit | None, flow: _Flow) -> str:
+    """Publish it, unless something forbids that now: what was true before stays so, and the commit goes before the next one."""
     operation = _committed(context, operation, commit)
     try:
-        publish_retention(context, operation, commit)
-    except (CutlineMoved, Pinned, Refused) as reason:
-        abandon_fold(context, operation)
+        flow.publish(context, operation, commit)
+    except flow.forbids as reason:
+        flow.abandon(context, operation)
         return f"{operation.op_id}: abandoned, {reason}"
-    return f"{operation.op_id}: adopted, its commit was in the lake already"
+    return f"{operation.op_id}: adopted, {flow.found}"
 
 
 def abandon_fold(context: JobContext, operation: Operation) -> None:
@@ -108,34 +101,12 @@ def abandon_fold(context: JobContext, operation: Operation) -> None:
         operations.move(context.connection, operation, Phase.ABANDONED)
 
 
-def _adopt_incoming(context: JobContext, operation: Operation, commit: Commit | None) -> str:
-    """Publish it, unless a pin forbids: staged files stay staged, and come in with the next pass."""
-    operation = _committed(context, operation, commit)
-    try:
-        publish_incoming(context, operation, commit)
-    except (CutlineMoved, Pinned) as reason:
-        abandon_incoming(context, operation)
-        return f"{operation.op_id}: abandoned, {reason}"
-    return f"{operation.op_id}: adopted, its commit was in the lake already"
-
-
 def abandon_incoming(context: JobContext, operation: Operation) -> None:
     """Forget what was looked up for it; the files of staged labels stay, and a commit that was made is rolled back before the next one."""
     with context.connection.transaction():
         incoming.drop_keys(context.connection, context.table_id, operation.op_id)
         context.connection.execute(migrate.SQL.query("clear_fold"), {"op_id": operation.op_id})
         operations.move(context.connection, operation, Phase.ABANDONED)
-
-
-def _adopt_untier(context: JobContext, operation: Operation, commit: Commit | None) -> str:
-    """The filled partitions wait to be attached. A heap that has changed since then, or a pin, means that they are not wanted any more."""
-    operation = _committed(context, operation, commit)
-    try:
-        publish_untier(context, operation, commit)
-    except (CutlineMoved, Pinned, Refused) as reason:
-        abandon_untier(context, operation)
-        return f"{operation.op_id}: abandoned, {reason}"
-    return f"{operation.op_id}: adopted, its partitions were filled already"
 
 
 def abandon_untier(context: JobContext, operation: Operation) -> None:
@@ -179,3 +150,15 @@ def _unseal(context: JobContext, partition: Sealed) -> None:
         attempts=context.lock_attempts,
         holders=lambda: lock_holders(context.connection, [partition.name]),
     )
+
+
+_INCOMING = _Flow(publish_incoming, abandon_incoming, (CutlineMoved, Pinned))
+_FLOWS = {
+    OperationKind.COMPACTION: _Flow(publish_fold, abandon_fold, (CutlineMoved, Pinned)),
+    # Also a staged load, or a reference to an expired row.
+    OperationKind.RETENTION: _Flow(publish_retention, abandon_fold, (CutlineMoved, Pinned, Refused)),
+    OperationKind.LOAD: _INCOMING,
+    OperationKind.INGEST: _INCOMING,
+    # Also a heap that has changed since its partitions were filled.
+    OperationKind.UNTIER: _Flow(publish_untier, abandon_untier, (CutlineMoved, Pinned, Refused), "its partitions were filled already"),
+}

@@ -83,13 +83,8 @@ class Expired:
 
 def retain(context: JobContext) -> RetainOutcome:
     """Expire what is due now. A failure is written to modak.problems and raised."""
-    try:
-        outcome = _retain(context)
-    except ModakError as error:
-        problems.report(context.connection, context.table_id, JOB, error)
-        raise
-    problems.clear(context.connection, context.table_id, JOB)
-    return outcome
+    with problems.reported(context.connection, context.table_id, JOB):
+        return _retain(context)
 
 
 def _retain(context: JobContext) -> RetainOutcome:
@@ -101,7 +96,7 @@ def _retain(context: JobContext) -> RetainOutcome:
     relation = context.relation()
     surface_follows(context, relation)
     line = tables.cutline(context.connection, context.table_id)
-    published = context.cold(line.snapshot)
+    published = context.cold(context.lake_table(), line.snapshot)
     key = published.field(context.table.tier_key_col)
     wanted = _line(context, relation, line, published, key)
     if wanted is None:
@@ -192,7 +187,7 @@ def _strayed(context: JobContext, expiring: Expiring, published: Snapshot, kept:
     with heap.exported_snapshot(context.dsn) as snapshot:
         with heap.within(context.dsn, snapshot) as session:
             expiring.record_strayed(session, op_id)
-        keys = read_keys(context.dsn, snapshot.name, expiring.strayed_keys_sql(), context.target(), fields)
+        keys = read_keys(context.dsn, snapshot.name, expiring.strayed_keys_sql(), context.target(context.lake_table()), fields)
     if not files or not keys.num_rows:
         return {}
     with engine_cursor(context.lake.storage) as cursor:
@@ -218,8 +213,8 @@ def _commit(
         RETENTION_LINE: str(operation.details["new_retention_line"]),
     }
     with context.progress.task("Committing to the lake"):
-        deletes = write_found(context.target(), operation.op_id, expired.kept, doomed) if doomed else ()
-        table = context.lake.load(context.table.lake_table_ref)
+        table = context.lake_table()
+        deletes = write_found(context.target(table), operation.op_id, expired.kept, doomed) if doomed else ()
         foreign.refuse_unknown(context, table, frozenset())
         commit = commits.change(table, stamps, deletes=deletes, removed=[file.location for file in expired.files])
     failpoint("retain.after_commit")

@@ -23,7 +23,7 @@ def sweep(context: JobContext, *, older_than: timedelta = AGE) -> int:
     storage = context.lake.storage
     properties = pyiceberg_properties(storage)
     with failures(f"the files of {context.table.lake_table_ref}", storage):
-        folder = context.lake.load(context.table.lake_table_ref).location().rstrip("/") + "/data"
+        folder = context.lake_table().location().rstrip("/") + "/data"
         limit = datetime.now(UTC) - older_than
         old = [
             file.location

@@ -54,13 +54,8 @@ class TierOutcome:
 
 def tier(context: JobContext, *, upto: int | None = None, foreign_snapshots: str = "refuse") -> TierOutcome:
     """One pass. A failure is written to modak.problems, so that ``status`` shows it, and raised."""
-    try:
-        outcome = _pass(context, upto, foreign_snapshots)
-    except ModakError as error:
-        problems.report(context.connection, context.table_id, JOB, error)
-        raise
-    problems.clear(context.connection, context.table_id, JOB)
-    return outcome
+    with problems.reported(context.connection, context.table_id, JOB):
+        return _pass(context, upto, foreign_snapshots)
 
 
 def _pass(context: JobContext, upto: int | None, foreign_snapshots: str) -> TierOutcome:
@@ -190,7 +185,7 @@ def _copy(
         commits.TIER_KEY_HI: str(operation.details["new_tier_key_hi"]),
     }
     with context.progress.task("Committing to the lake"):
-        table = context.lake.load(context.table.lake_table_ref)
+        table = context.lake_table()
         foreign.refuse_unknown(context, table, accepted)
         commit = commits.append(table, flushed.files, stamps)
     failpoint("tier.after_commit")

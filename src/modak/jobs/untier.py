@@ -63,13 +63,8 @@ class UntierOutcome:
 
 def untier(context: JobContext, *, key: int | None = None) -> UntierOutcome:
     """Bring back every cold row, or those from ``key`` on. A failure is written to modak.problems and raised."""
-    try:
-        outcome = _untier(context, key)
-    except ModakError as error:
-        problems.report(context.connection, context.table_id, JOB, error)
-        raise
-    problems.clear(context.connection, context.table_id, JOB)
-    return outcome
+    with problems.reported(context.connection, context.table_id, JOB):
+        return _untier(context, key)
 
 
 def _untier(context: JobContext, key: int | None) -> UntierOutcome:

@@ -52,7 +52,7 @@ class Cold:
 
     @classmethod
     def at(cls, context: JobContext, line: Cutline) -> Cold:
-        name, found = context.table.tier_key_col, context.cold(line.snapshot)
+        name, found = context.table.tier_key_col, context.cold(context.lake_table(), line.snapshot)
         # A bound that is not known says nothing, so that such a file is looked into.
         spans = found.ranges(found.field(name))
         ends = [(KEY_MIN if span.low is None else span.low, KEY_MAX if span.high is None else span.high) for span in spans]
@@ -123,7 +123,7 @@ def copy_rows(context: JobContext, operation: Operation, staging: Staging, plan:
         low=line,
         without=tuple((part.lower, part.upper) for part in plan.standing),
         storage=context.lake.storage,
-        target=context.target(),
+        target=context.target(context.lake_table()),
         copies=tuple(cold.groups(line, cores)) if staging.partitions else (),
         straddling=tuple(tuple(across[start::cores]) for start in range(min(cores, len(across)))),
     )
@@ -230,7 +230,7 @@ def commit_removal(
         commits.TIER_KEY_HI: str(line),
     }
     with context.progress.task("Committing to the lake"):
-        table = context.lake.load(context.table.lake_table_ref)
+        table = context.lake_table()
         foreign.refuse_unknown(context, table, frozenset())
         commit = commits.change(table, stamps, deletes=deletes, removed=removed)
     failpoint("untier.after_commit")

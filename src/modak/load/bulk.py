@@ -18,7 +18,7 @@ from modak.load import table as tables_to_load
 from modak.load.errors import LoadRejected
 from modak.load.request import Rows
 from modak.load.rows import Digest, Source
-from modak.load.settle import refuse_wrong_key
+from modak.load.settle import refuse_violation, refuse_wrong_key
 from modak.load.spool import Spool
 from modak.load.staging import Staging
 from modak.load.statements import Statements, key_parameter
@@ -65,7 +65,7 @@ class Bulk:
                     hint="load it as hot rows are",
                     line=marked["unfit"],
                 )
-            self._check_constraints()
+            refuse_violation(self._connection, self._table, self._statements, self._lines)
             files = spool.write_files(self._connection, self._statements)
         # What a transaction created is there for the next one, empty.
         self._made = True
@@ -99,10 +99,3 @@ class Bulk:
                 column=self._table.tier_key,
                 value=found["value"],
             )
-
-    def _check_constraints(self) -> None:
-        unchecked = self._statements.unchecked
-        violated = self._connection.execute(unchecked, self._lines, prepare=False).fetchone() if unchecked is not None else None
-        if violated is not None:
-            line, name = violated["line"], violated["name"]
-            raise LoadRejected(f'line {line}: the row violates "{name}" of {self._table.name}', line=line, constraint=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
@@ -17,7 +18,7 @@ _BATCH_ROWS_MIN = 64
 _BAD = (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, NotImplementedError)
 
 
-class _ArrowRows:
+class _ArrowRows(abc.ABC):
     """What the two kinds share: a schema, batches that were checked, and errors of the file as errors of the load."""
 
     kind = "Arrow"
@@ -61,8 +62,9 @@ class _ArrowRows:
             what = str(cause).strip().splitlines() or [type(cause).__name__]
             raise LoadRejected(f"the body is no {self.kind} that can be read: {what[0]}", hint="is the content type right?") from cause
 
+    @abc.abstractmethod
     def _open(self, file: pa.NativeFile) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-        raise NotImplementedError
+        """The schema, and the batches as they are read."""
 
 
 class ArrowStream(_ArrowRows):

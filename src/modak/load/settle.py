@@ -127,7 +127,7 @@ class Settlement:
         marked = self._one(self.statements.mark_bypass(whole, [row["condition"] for row in spills], lake), lines)
         if not marked["n"]:
             return marked
-        self._check_constraints(lines)
+        refuse_violation(self.connection, self.table, self.statements, lines)
         if marked["n"] > marked["spooled"]:
             self.connection.execute(self.statements.correct(ordered=ordered), lines, prepare=False)
             if self._one(self.statements.overtaken, lines)["found"]:
@@ -137,13 +137,6 @@ class Settlement:
             assert written == marked["spooled"], f"{written} rows written, {marked['spooled']} marked"
             failpoint("load.after_files")
         return marked
-
-    def _check_constraints(self, lines: Parameters) -> None:
-        unchecked = self.statements.unchecked
-        violated = self.connection.execute(unchecked, lines, prepare=False).fetchone() if unchecked is not None else None
-        if violated is not None:
-            line, name = violated["line"], violated["name"]
-            raise LoadRejected(f'line {line}: the row violates "{name}" of {self.table.name}', line=line, constraint=name)
 
     def _look_in_cold(self, lines: Parameters, seam: Mapping[str, Any], cold: int, whole: int) -> bool:
         """Rows that the cold tier may hold are taken out of it before they come in anew; says whether any was completed from there.
@@ -287,3 +280,12 @@ def refuse_wrong_key(table: LoadTable, found: Mapping[str, Any]) -> NoReturn:
         column=column,
         value=key,
     )
+
+
+def refuse_violation(connection: Connection, table: LoadTable, statements: Statements, lines: Parameters) -> None:
+    """Rows that pass the heap by are held to its constraints all the same."""
+    unchecked = statements.unchecked
+    violated = connection.execute(unchecked, lines, prepare=False).fetchone() if unchecked is not None else None
+    if violated is not None:
+        line, name = violated["line"], violated["name"]
+        raise LoadRejected(f'line {line}: the row violates "{name}" of {table.name}', line=line, constraint=name)
