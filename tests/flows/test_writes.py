@@ -399,3 +399,19 @@ def test_columns_may_be_called_as_what_the_triggers_call_theirs(app: App, connec
     assert [(row["id"], row["event_time"]) for row in rows] == [(1, 210), (2, 150), (3, 10)]
     assert all(row[name] == f"{name}{row['id']}" for row in rows for name in names)
     assert connection.execute("delete from public.events returning *").rowcount == 3
+
+
+@pytest.mark.parametrize("statement", ["update {t} set n = n + 1 where n < {count}", "delete from {t} where n < {count}"])
+def test_rows_are_not_planned_one_by_one(session: Session, statement: str) -> None:
+    told = list[str]()
+    session.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
+    session.execute("insert into public.events select n, 250, 'x', n from generate_series(1000, 1020) n")
+    for setting in ("log_min_duration = 0", "log_nested_statements = on"):
+        session.execute(f"load 'auto_explain'; set local auto_explain.{setting}".encode())
+    session.execute("set local client_min_messages = log")
+    assert session.execute(statement.format(t="public.events", count=2000).encode()).rowcount > 20
+    plans = [text for text in told if f"Query Text: {statement[:6]}" in text and "generate_series" in text]
+    # Five with the row's values in them, as Postgres always makes first; then one for all.
+    by_values = [text for text in plans if "Limit  (cost=0.00..400" in text]
+    assert len(plans) > 20
+    assert len(by_values) == 5

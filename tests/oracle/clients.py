@@ -18,7 +18,7 @@ from tests.oracle.world import World
 
 RETRY = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable)
 # What a statement over cold rows says while a gateway is stopped or was stopped under it.
-GATEWAY_AWAY = ("08001", "08006", "08003", "HV00N", "57P01", "57P03")
+GATEWAY_AWAY = ("08000", "08001", "08006", "08003", "HV00N", "57P01", "57P03")
 LEVELS = (
     psycopg.IsolationLevel.READ_COMMITTED,
     psycopg.IsolationLevel.REPEATABLE_READ,

@@ -113,10 +113,17 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             new_values=references(stored, "new"),
             copied_values=raw(", ".join(_copied(column, sequences) for column in stored)),
             overriding=raw("overriding system value" if any(column.identity == "a" for column in stored) else ""),
-            assignments=raw(", ".join(f"{reference(column.name)} = {reference(column.name, 'new')}" for column in settable)),
+            assignments=_assigned(settable),
+            # A key that stays is not assigned: the heap's own triggers on its columns have nothing to see.
+            rest_assigned=_assigned([column for column in settable if column.name not in shape.primary_key] or settable),
+            planned_once=SQL.template("planned_once", function=sql.Identifier(write)),
             check_generated=raw("\n        ".join(map(_unchanged, fixed))),
         )
     )
+
+
+def _assigned(columns: Sequence[Column]) -> sql.SQL:
+    return raw(", ".join(f"{reference(column.name)} = {reference(column.name, 'new')}" for column in columns))
 
 
 def _place(shape: Shape) -> list[str]:

@@ -23,12 +23,12 @@ begin
     end if;
     -- The common case in one query: the row stands in the heap and is what the statement saw.
     if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
-        delete from {heap} h where {is_old} and {is_unchanged};
+        delete from {heap} h where {is_old} and {is_unchanged} and {planned_once};
         if found then
             return old;
         end if;
     elsif same_key then
-        update {heap} h set {assignments} where {is_old} and {is_unchanged} returning {heap_columns} into changed;
+        update {heap} h set {rest_assigned} where {is_old} and {is_unchanged} and {planned_once} returning {heap_columns} into changed;
         if found then
             return changed;
         end if;
