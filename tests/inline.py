@@ -6,7 +6,8 @@ has tests of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,3 +32,11 @@ def run_inline(patch: pytest.MonkeyPatch) -> None:
     for module in (flush, fold, incoming, ingest, untier_copy):
         patch.setattr(module, "Spread", InlineSpread)
     patch.setattr(reclaim, "_check_content", lambda *_: None)
+
+
+@contextlib.contextmanager
+def inlined() -> Iterator[None]:
+    """For fixtures that several tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        run_inline(patch)
+        yield

@@ -26,6 +26,7 @@ from modak.jobs.tier import tier
 from modak.registration.register import register
 from modak.settings import load
 from tests.gateways import RunningGateway
+from tests.inline import inlined
 
 START = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 LINE = dt.datetime(2025, 5, 1, tzinfo=dt.UTC)  # T
@@ -99,6 +100,6 @@ def _make(app: App) -> None:
         profile = profiles.get(connection, None)
         options = Options(tier_key="placed_at", primary_key=("id",), lag="30 days", width="month")
         register(connection, app.lake(profile), orders, options, profile=profile.name)
-    with app.job(orders) as job:
+    with inlined(), app.job(orders) as job:
         assert tier(job, upto=int(LINE.timestamp()) * 1_000_000).rows == 40
         assert reclaim(job).waiting == ()

@@ -24,6 +24,7 @@ from modak.jobs.tier import tier
 from modak.registration.register import register
 from modak.settings import load
 from tests.gateways import RunningGateway
+from tests.inline import inlined
 
 Session = psycopg.Connection[tuple[Any, ...]]
 
@@ -61,7 +62,7 @@ def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFact
     running = RunningGateway(app)
     try:
         running.start()
-        with connect(dsn, autocommit=True) as connection:
+        with inlined(), connect(dsn, autocommit=True) as connection:
             for table, options in (("events", {}), ("whole", {"surface": "heap"}), ("strict", {"check_cold_keys": True})):
                 _events(app, connection, table, **options)
             _keys(app, connection)

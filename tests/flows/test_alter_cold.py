@@ -19,7 +19,7 @@ from modak.errors import LockNotAvailable, Refused
 from modak.jobs.verify import verify
 from modak.registration.register import register
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 TABLE = """
     create table {name} (

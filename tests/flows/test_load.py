@@ -18,7 +18,7 @@ from modak.embedded.postgres import Cluster
 from modak.errors import MissingComponent, NotRegistered, Refused, UsageError
 from modak.load import LabelInFlight, LoadClient, Loader, LoadOptions, LoadRejected, LoadRequest, LoadResult, lake_storage
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 Row = dict[str, Any]
 

@@ -23,7 +23,7 @@ from tests.shop import Shop, day, shop
 
 from modak.embedded.postgres import Cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "orms.md"
 

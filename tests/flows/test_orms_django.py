@@ -16,7 +16,7 @@ from tests.shop import LINE, Shop, day, shop
 
 from modak.embedded.postgres import Cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 
 @pytest.fixture(scope="module", params=["name", "server_binding", "port"])

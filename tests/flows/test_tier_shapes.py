@@ -23,7 +23,7 @@ from modak.jobs.verify import verify
 from modak.registration.register import register
 from modak.source.relation import describe
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 
 def put(app: App, connection: Connection, name: Name, **options: object) -> None:
@@ -47,6 +47,7 @@ def lake_rows(app: App, connection: Connection, name: Name) -> int:
     return pointer.total_rows or 0 if pointer else 0
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("kind", "width", "bounds", "values"),
     [
@@ -121,6 +122,7 @@ def test_open_and_far_bounds_do_not_stop_the_others(app: App, connection: Connec
     assert lake_rows(app, connection, name) == 2
 
 
+@pytest.mark.distributed
 def test_odd_names_tier(app: App, connection: Connection) -> None:
     connection.execute('create schema "My schema"')
     name = Name("My schema", 'Big "table".of things')
@@ -177,6 +179,7 @@ def test_a_type_the_lake_cannot_take_keeps_the_table_hot(app: App, connection: C
     assert set(seam.states(connection, EVENTS).values()) == {"hot"}
 
 
+@pytest.mark.distributed
 def test_one_huge_partition_is_cut_into_chunks(app: App, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page ranges, not keys: no index is needed, and every row is read once."""
     monkeypatch.setattr(flush, "CHUNK_BYTES_MIN", 1024 * 1024)

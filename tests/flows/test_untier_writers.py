@@ -21,7 +21,7 @@ from modak.jobs import untier as untier_module
 from modak.jobs import untier_copy
 from modak.jobs.untier import UntierOutcome
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 ROWS_OF_E = sorted(ROWS)
 POINTS = ["untier.after_journal", "untier.after_copy", "untier.after_commit"]

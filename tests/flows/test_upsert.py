@@ -54,6 +54,7 @@ def content(session: Session, table: str = "events") -> dict[int, tuple[Any, ...
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_a_row_is_changed_moved_or_added_wherever_it_stands(session: Session) -> None:
     wanted = content(session)
     steps: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
@@ -80,6 +81,7 @@ def test_a_row_is_changed_moved_or_added_wherever_it_stands(session: Session) ->
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_a_key_without_a_row_deletes_nothing(session: Session) -> None:
     assert delete(session, "public.events", id=99) is None
     assert delete(session, "public.events", id=2, event_time=21) is None
@@ -90,6 +92,7 @@ def test_a_key_without_a_row_deletes_nothing(session: Session) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_the_newest_correction_wins_and_leaves_one_row(session: Session) -> None:
     upsert(session, "public.events", id=2, event_time=20, val="one")
     upsert(session, "public.events", id=2, event_time=20, val="two")
@@ -102,6 +105,7 @@ def test_the_newest_correction_wins_and_leaves_one_row(session: Session) -> None
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_columns_that_are_not_given_keep_their_value_or_take_their_default(session: Session) -> None:
     for key, place in ((2, 20), (4, 210)):
         before = content(session)[key]
@@ -117,6 +121,7 @@ def test_columns_that_are_not_given_keep_their_value_or_take_their_default(sessi
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 @pytest.mark.parametrize("device", ODD_KEYS)
 def test_composite_and_odd_keys(session: Session, device: str) -> None:
     image = {"tenant": 1, "device": device, "at": "2026-01-05T10:00:00+02:00", "reading": "12.34", "tags": ["a", None, device]}
@@ -131,6 +136,7 @@ def test_composite_and_odd_keys(session: Session, device: str) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_the_surface_heap_takes_the_registered_name(session: Session) -> None:
     assert upsert(session, "public.whole", id=2, event_time=20, val="x") == "cold"
     assert upsert(session, "whole", id=4, event_time=210, val="x") == "hot"
@@ -139,6 +145,7 @@ def test_the_surface_heap_takes_the_registered_name(session: Session) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_checked_keys_are_no_obstacle(session: Session) -> None:
     for image in ({"id": 2, "event_time": 20, "val": "x"}, {"id": 2, "event_time": 90, "val": "y"}, {"id": 30, "event_time": 30}):
         assert upsert(session, "strict", **image) == "cold"
@@ -146,6 +153,7 @@ def test_checked_keys_are_no_obstacle(session: Session) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_a_transaction_that_keeps_its_snapshot_is_told_to_start_again(tables: World) -> None:
     with psycopg.connect(tables.dsn) as early, psycopg.connect(tables.dsn, autocommit=True) as other:
         early.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

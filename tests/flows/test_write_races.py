@@ -141,6 +141,7 @@ CASES: list[tuple[int, str, str | None, int | str, tuple[int, str] | None]] = [
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_a_correction_that_was_folded_meanwhile_is_not_overwritten(
     cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_correction_that_was_folded_meanwhile_is_not_overwritten(
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_a_hot_row_that_was_deleted_before_its_partition_went_cold_stays_deleted(
     cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_hot_row_that_was_deleted_before_its_partition_went_cold_stays_deleted
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_the_lake_is_asked_through_the_build_in_use(
     cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements
 ) -> None:
@@ -233,6 +236,7 @@ FIRSTS: list[tuple[str, bool, int | str, str | None]] = [
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_the_second_writer_waits_and_learns_what_became_of_the_row(
     cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements
 ) -> None:
@@ -253,6 +257,7 @@ def test_the_second_writer_waits_and_learns_what_became_of_the_row(
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_what_was_committed_before_a_statement_is_no_conflict(cold: App, connection: Connection, connect: Callable[[], Session]) -> None:
     session = connect()
     session.execute("update public.events set val = 'begun' where id = 60")  # a transaction that began long ago
@@ -269,6 +274,7 @@ def test_what_was_committed_before_a_statement_is_no_conflict(cold: App, connect
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 @pytest.mark.parametrize("key", [2, 4])
 def test_a_transaction_that_keeps_its_snapshot_gets_40001(
     cold: App, connection: Connection, connect: Callable[[], Session], key: int
@@ -286,6 +292,7 @@ def test_a_transaction_that_keeps_its_snapshot_gets_40001(
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_a_kept_snapshot_does_not_write_over_a_fold(cold: App, connection: Connection, connect: Callable[[], Session]) -> None:
     sessions = {key: connect() for key in (2, 3)}
     for early in sessions.values():
@@ -320,6 +327,7 @@ def _together(connect: Callable[[], Session], writers: int, work: Callable[[Sess
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_eight_writers_of_different_cold_rows_do_not_meet(cold: App, connection: Connection, connect: Callable[[], Session]) -> None:
     def work(session: Session, number: int) -> None:
         for round_number in range(4):
@@ -336,6 +344,7 @@ def test_eight_writers_of_different_cold_rows_do_not_meet(cold: App, connection:
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_upserts_of_one_key_at_once_leave_one_row_and_no_error(cold: App, connection: Connection, connect: Callable[[], Session]) -> None:
     """One key of each kind: in the lake, hot, and not there yet on either side; each is moved to and fro as well."""
 

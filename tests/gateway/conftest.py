@@ -10,6 +10,7 @@ import pytest
 from psycopg import sql
 from psycopg.types.string import TextLoader
 from tests.gateways import RunningGateway
+from tests.inline import inlined
 from tests.worlds import KEYS, World, build, build_large, correct
 
 from modak.app import App
@@ -28,7 +29,7 @@ def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFact
     app = App(load({"HOME": os.environ.get("HOME", "/"), **cache}, dsn=dsn, data=str(tmp_path_factory.mktemp("data"))))
     running = RunningGateway(app)
     try:
-        with connect(dsn, autocommit=True) as connection:
+        with inlined(), connect(dsn, autocommit=True) as connection:
             for key_type in KEYS:
                 build(app, connection, key_type)
             build_large(app, connection)

@@ -10,7 +10,7 @@ from tests.gateways import RunningGateway
 from modak.app import App
 from modak.connection import Connection
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 READ = "select id, event_time, val from public.events order by id"
 

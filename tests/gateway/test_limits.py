@@ -81,6 +81,7 @@ def narrow(world: World) -> Iterator[Gateway]:
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_memory_is_bounded_and_what_needs_more_says_so(world: World, narrow: Gateway) -> None:
     few = "select count(*) from public.t_large where key < 100"
     with psycopg.connect(on(world.app, narrow), autocommit=True) as people:
@@ -95,6 +96,7 @@ def test_memory_is_bounded_and_what_needs_more_says_so(world: World, narrow: Gat
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_a_statement_has_the_time_its_session_gives_it(world: World, people: psycopg.Connection[Any]) -> None:
     with psycopg.connect(world.dsn, autocommit=True) as direct:
         for session in (people, direct):

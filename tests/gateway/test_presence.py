@@ -112,6 +112,7 @@ def test_who_went_does_not_speak_for_who_came(connection: Connection) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.inline
 def test_a_lake_out_of_reach_stops_cold_rows_only(app: App, connection: Connection, dsn: str, gateway: RunningGateway) -> None:
     events.create(connection)
     events.put_under_modak(app, connection)

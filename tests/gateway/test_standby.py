@@ -24,7 +24,7 @@ from modak.embedded.postgres import Cluster
 from modak.embedded.server_binaries import find_server_binaries
 from modak.settings import load
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 READ = "select id, event_time, val from public.events order by id"
 

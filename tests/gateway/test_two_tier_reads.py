@@ -65,6 +65,15 @@ def test_a_joined_look_up_reaches_both_tiers_by_key_and_rescans(session: Session
     assert session.execute(rescans.format("t_bigint")).fetchall() == session.execute(rescans.format("p_bigint")).fetchall()
 
 
+def test_a_prepared_look_up_is_not_planned_each_time(session: Session) -> None:
+    """Each plan with the value in it would ask the gateway what it costs."""
+    session.execute("prepare look_up(bigint) as select * from public.t_large where id = $1")
+    for number in range(1, 8):
+        session.execute(f"execute look_up({number})".encode())
+    plan = "\n".join(row[0] for row in session.execute("explain (verbose, costs off) execute look_up(3)").fetchall())
+    assert "((a1 = $1::bigint))" in plan.replace("$2", "$1"), plan
+
+
 def test_order_by_and_limit_reach_the_lake(session: Session) -> None:
     plan = session.execute("explain (verbose) select id from public.t_bigint where key < 500 order by key limit 3").fetchall()
     text = "\n".join(row[0] for row in plan)

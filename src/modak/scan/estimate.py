@@ -21,6 +21,7 @@ _DISTINCT_DEFAULT = 200
 _RANGE_DEFAULT = 1 / 3
 _NULLS_DEFAULT = 0.005
 _TEXT_WIDTH = 32
+_TRIED = 8
 _WIDTHS: Mapping[str, int] = {"boolean": 1, "int": 4, "float": 4, "date": 4, "uuid": 16}
 _DISCRETE = ("int", "long", "date", "timestamp", "timestamptz", "boolean")
 
@@ -69,6 +70,26 @@ def estimate(
         rows += snapshot.files[place].live_rows * share
     rows = min(rows, _unique_rows(predicates, primary_key) or rows)
     return Estimate(max(1, round(rows)), sum(snapshot.files[place].bytes for place in places), len(places), width)
+
+
+def share_of_one(snapshot: Snapshot, column: str) -> tuple[float, float]:
+    """The parts of the rows and of the files that some one value of a column finds, whichever it will be: those of a few values it has."""
+    field = next((candidate for candidate in snapshot.fields if candidate.name == column), None)
+    ranges = [values for values in snapshot.ranges(field) if values.rows] if field is not None else []
+    known = [values.low for values in ranges if values.low is not None]
+    if field is None or not known:
+        return 1 / _DISTINCT_DEFAULT, 1.0
+    rows = files = 0.0
+    tried = known[:: math.ceil(len(known) / _TRIED)]
+    for value in tried:
+        found = [values for values in ranges if _may_be_in(values, value)]
+        rows += sum(values.rows / _distinct(field.type, values) for values in found) / sum(values.rows for values in ranges)
+        files += len(found) / len(ranges)
+    return rows / len(tried), files / len(tried)
+
+
+def _may_be_in(values: Range, value: Value) -> bool:
+    return (values.low is None or bool(values.low <= value)) and (values.high is None or bool(value <= values.high))
 
 
 def _unique_rows(predicates: Sequence[Predicate], primary_key: Sequence[str]) -> int | None:

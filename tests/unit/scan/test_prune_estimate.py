@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modak.core.tier_key import TierKeyType
-from modak.scan.estimate import estimate
+from modak.scan.estimate import estimate, share_of_one
 from modak.scan.predicate import Predicate
 from modak.scan.prune import KeyRange
 from modak.scan.snapshot import DataFile, DeleteFile, Field, Snapshot
@@ -98,6 +98,15 @@ def test_a_key_of_several_columns_is_unique_as_a_whole() -> None:
 def test_equality_on_an_unknown_column_is_neither_one_row_nor_all() -> None:
     found = estimate(TABLE, [Predicate("name", "=", ("bob",))])
     assert 50 <= found.rows <= 25 * ROWS / 100
+
+
+def test_a_value_that_comes_later_finds_what_a_value_finds() -> None:
+    for column, values in (("id", ("2050123",)), ("status", ("3",))):
+        known = estimate(TABLE, [Predicate(column, "=", values)])
+        rows, files = share_of_one(TABLE, column)
+        assert known.rows * 0.8 <= rows * 50 * ROWS <= known.rows * 1.25
+        assert round(files * 50) == known.files
+    assert share_of_one(TABLE, "absent") == (1 / 200, 1.0)
 
 
 def test_the_key_range_counts_as_a_condition() -> None:

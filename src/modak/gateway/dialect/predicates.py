@@ -10,6 +10,8 @@ from decimal import Decimal
 
 from sqlglot import exp
 
+from modak.core.tier_key import TierKeyType
+from modak.errors import ModakError
 from modak.gateway.dialect.arrays import array_elements
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.literals import is_utc, literal
@@ -213,10 +215,28 @@ def _constant(node: exp.Expr) -> _Constant | None:
         inner, kind = _constant(node.this), declared_type(node.args["to"])
         # A number under a cast is what postgres_fdw prints for bigint and float constants; a string is read as the type.
         return None if inner is None else _cast(inner, kind)
+    if isinstance(node, exp.Add | exp.Sub):
+        return _days_on(node)
     text = literal_text(node)
     if text is not None:
         return _Constant(text, None)
     return _number(node)
+
+
+def _days_on(node: exp.Add | exp.Sub) -> _Constant | None:
+    """``date '2026-01-01' + 30``: the sum that people write for a range of dates."""
+    only(node, "this", "expression")
+    day, count = _constant(node.this), _constant(node.expression)
+    if day is None or count is None:
+        return None
+    if day.type != SqlType("date") or count.type is None or count.type.name not in INTEGERS:
+        raise Untranslatable("not a constant")
+    days = int(count.text) if isinstance(node, exp.Add) else -int(count.text)
+    try:
+        key = TierKeyType.DATE.decode(literal(day.text, day.type).text)
+        return _Constant(TierKeyType.DATE.encode(key + days), day.type)
+    except ModakError as beyond:
+        raise Untranslatable(str(beyond)) from beyond
 
 
 def _cast(inner: _Constant, kind: SqlType) -> _Constant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
 import duckdb
@@ -15,7 +15,7 @@ from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import Scan
 from modak.gateway.pins import PinKeeper
 from modak.gateway.wire.rows import encode_text
-from modak.scan.engine import Engine
+from modak.scan.engine import Cursor, Engine
 
 _BATCH_ROWS = 20_000
 
@@ -26,8 +26,6 @@ class Rows(Protocol):
     def batches(self) -> Iterator[Any]: ...
 
     def cancel(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @contextlib.contextmanager
@@ -41,15 +39,17 @@ def engine_errors() -> Iterator[None]:
 
 
 class LakeRows:
-    """Rows straight from the engine."""
+    """Rows straight from the engine, which is used while they come and not before or after."""
 
     def __init__(self, engine: Engine, scan: Scan) -> None:
-        self._cursor = engine.cursor()
+        self._engine = engine
         self._scan = scan  # holds the snapshot
+        self._cursor: Cursor | None = None
 
     def batches(self) -> Iterator[Any]:
-        with engine_errors():
-            reader = self._cursor.execute(self._scan.sql).to_arrow_reader(_BATCH_ROWS)
+        with engine_errors(), contextlib.closing(self._engine.cursor()) as cursor:
+            self._cursor = cursor
+            reader = cursor.execute(self._scan.sql).to_arrow_reader(_BATCH_ROWS)
             while True:
                 try:
                     batch = reader.read_next_batch()
@@ -59,34 +59,43 @@ class LakeRows:
                     yield batch
 
     def cancel(self) -> None:
-        self._cursor.interrupt()
-
-    def close(self) -> None:
-        self._cursor.close()
+        cursor = self._cursor
+        if cursor is not None:
+            with contextlib.suppress(duckdb.ConnectionException):  # it ended meanwhile
+                cursor.interrupt()
 
 
 class ColdCursor:
-    """One DECLAREd cursor. Used from one thread at a time; ``cancel`` from any."""
+    """One DECLAREd cursor. Used from one thread at a time; ``cancel`` from any.
+
+    It holds its pin from the first FETCH to the last row: Postgres's own transaction guards what is before and after.
+    """
 
     def __init__(self, engine: Engine, scan: Scan, request: Request, pins: PinKeeper, residue: Residue) -> None:
-        self._pin = pins.hold(scan.table_id, scan.snapshot.sequence_number)
-        self._pin.__enter__()
+        self._pins, self._scan = pins, scan
         self._rows: Rows = LakeRows(engine, scan)
         if scan.residue:
             self._rows = residue.rows(request, self._rows)
         self.columns = scan.columns if not scan.residue else None
-        self._batches: Iterator[Any] | None = None
+        self._batches: Generator[Any] | None = None
         self._left: Any = None
+        self._ended = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is held, so to close it takes no time."""
+        return self._batches is None
 
     def fetch(self, count: int) -> tuple[list[memoryview], int, int]:
         """Blocks of encoded rows, how many rows, how many columns each has."""
         blocks, rows = [], 0
-        if self._batches is None:
-            self._batches = self._rows.batches()
-        while rows < count:
+        if self._batches is None and not self._ended:
+            self._batches = self._pinned()
+        while rows < count and self._batches is not None:
             batch = self._left if self._left is not None else next(self._batches, None)
             self._left = None
             if batch is None:
+                self._batches, self._ended = None, True
                 break
             taken = batch.slice(0, count - rows)
             self._left = batch.slice(count - rows) if batch.num_rows > count - rows else None
@@ -95,14 +104,18 @@ class ColdCursor:
             self.columns = taken.num_columns
         return blocks, rows, self.columns or 0
 
+    def _pinned(self) -> Generator[Any]:
+        with self._pins.hold(self._scan.table_id, self._scan.snapshot.sequence_number):
+            yield from self._rows.batches()
+
     def rewind(self) -> None:
-        self._batches = self._left = None
+        self.close()
+        self._ended = False
 
     def cancel(self) -> None:
         self._rows.cancel()
 
     def close(self) -> None:
-        try:
-            self._rows.close()
-        finally:
-            self._pin.__exit__(None, None, None)
+        running, self._batches, self._left, self._ended = self._batches, None, None, True
+        if running is not None:
+            running.close()

@@ -36,8 +36,6 @@ class _Source(Protocol):
 
     def cancel(self) -> None: ...
 
-    def close(self) -> None: ...
-
 
 class Residue:
     def __init__(self, dsn: str, relation_of: Callable[[Request], RegisteredRelation]) -> None:
@@ -109,6 +107,3 @@ class ResidueRows:
         self._source.cancel()
         if self._connection is not None:
             self._connection.cancel()
-
-    def close(self) -> None:
-        self._source.close()

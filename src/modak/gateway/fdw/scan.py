@@ -16,7 +16,7 @@ from modak.gateway.dialect.output import text_sql
 from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.types import column_type
 from modak.gateway.fdw.request import PIN, Request, Unpinned
-from modak.scan.estimate import Estimate, estimate
+from modak.scan.estimate import Estimate, estimate, share_of_one
 from modak.scan.predicate import ColumnType, Predicate
 from modak.scan.prune import KeyRange
 from modak.scan.snapshot import Snapshot
@@ -26,8 +26,7 @@ from modak.scan.table import ColdTables
 UTC = "UTC"
 # What ANALYZE gets to see: a good deal more than it keeps.
 SAMPLE_ROWS = 60_000
-# Postgres's guesses for conditions whose value is not known yet.
-_EQUALITY_DISTINCT = 200
+# Postgres's guess for conditions whose value is not known yet.
 _RANGE_SHARE = 1 / 3
 
 
@@ -159,7 +158,7 @@ class ColdScans:
         ]
         outputs = [lake_names[name] for name in request.columns if name in lake_names] or None
         known = estimate(snapshot, found, keys=_keys(request, relation, lake_names), primary_key=relation.primary_key, columns=outputs)
-        return _with_unknown(known, request, relation, {p.column for p in found if p.operator == "="}, lake_names)
+        return _with_unknown(known, request, relation, snapshot, {p.column for p in found if p.operator == "="}, lake_names)
 
 
 def _output(node: exp.Expr, columns: dict[str, ColumnType]) -> str:
@@ -187,16 +186,22 @@ def _keys(request: Request, relation: RegisteredRelation, lake_names: dict[str, 
     return KeyRange(lake_names[f"a{_number(relation)}"], low, request.name.upper)
 
 
-def _with_unknown(known: Estimate, request: Request, relation: RegisteredRelation, equal: set[str], lake_names: dict[str, str]) -> Estimate:
-    """Conditions on values that come later: a whole primary key finds one row in few files, anything else is a guess."""
-    rows, files, size = float(known.rows), known.files, known.bytes
+def _with_unknown(
+    known: Estimate, request: Request, relation: RegisteredRelation, snapshot: Snapshot, equal: set[str], lake_names: dict[str, str]
+) -> Estimate:
+    """Conditions on values that come later. To look dearer than with the value would make Postgres plan every look-up anew."""
+    rows, files = float(known.rows), float(known.files)
     for node in request.unknown:
         names = {lake_names.get(column.name, "") for column in node.find_all(exp.Column)}
         if isinstance(node, exp.EQ) and len(names) == 1:
             equal |= names
-            rows /= _EQUALITY_DISTINCT
+            of_rows, of_files = share_of_one(snapshot, *names)
+            rows, files = rows * of_rows, files * of_files
         else:
             rows *= _RANGE_SHARE
     if relation.primary_key and equal.issuperset(relation.primary_key):
-        rows, size, files = 1, size // max(files, 1), 1
-    return Estimate(max(1, round(rows)) if known.rows else 0, size, files, known.width)
+        rows, files = 1.0, 1.0
+    if not known.rows:
+        return known
+    count = max(1, round(files))
+    return Estimate(max(1, round(rows)), known.bytes * count // known.files, count, known.width)

@@ -182,9 +182,7 @@ class FdwSession:
                 self._cursor(cursor).rewind()
                 return [command_complete("MOVE 0")]
             case statements.CloseCursor(cursor):
-                found = self._cursors.pop(cursor, None)
-                if found is not None:
-                    await self._in_thread(found.close)
+                await self._close(cursor)
                 return [command_complete("CLOSE CURSOR")]
             case statements.Explain(select):
                 return _rows(["QUERY PLAN"], [[await self._explain(understand(select, values))]], "EXPLAIN")
@@ -202,7 +200,7 @@ class FdwSession:
                 try:
                     return await self._fetch(self._cursors[cursor_name], 2**31, "SELECT")
                 finally:
-                    await self._in_thread(self._cursors.pop(cursor_name).close)
+                    await self._close(cursor_name)
         raise AssertionError(statement)
 
     async def _transaction(self, tag: str, status: Status | None) -> list[bytes | memoryview]:
@@ -210,7 +208,8 @@ class FdwSession:
             tag = "ROLLBACK"
         if status == b"I":
             self._sampled.clear()
-            await self._in_thread(self._close_cursors)
+            for name in list(self._cursors):
+                await self._close(name)
         if status is not None:
             self._status = status
         return [command_complete(tag)]
@@ -224,11 +223,17 @@ class FdwSession:
             scan = self.lake.scans.plan(request, sample=not request.is_pinned and request.name in self._sampled)
             return ColdCursor(self.lake.engine, scan, request, self.lake.pins, self.lake.residue)
 
-        earlier = self._cursors.pop(name, None)
-        if earlier is not None:
-            await self._in_thread(earlier.close)
+        await self._close(name)
         wanted = asked(select, values)
         self._cursors[name] = await self._in_thread(open_cursor) if wanted is None else await self.lake.whole.open(wanted)
+
+    async def _close(self, name: str) -> None:
+        """Without a change of threads where there is nothing to wait for: a look-up has its rows in one FETCH."""
+        found = self._cursors.pop(name, None)
+        if isinstance(found, ColdCursor) and found.is_idle:
+            found.close()
+        elif found is not None:
+            await self._in_thread(found.close)
 
     async def _fetch(self, cursor: ColdCursor | WholeCursor, count: int, verb: str) -> list[bytes | memoryview]:
         self._running = cursor
