@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 from tests.gateways import RunningGateway
+from tests.inline import inlined
 from tests.oracle import world as worlds
 from tests.oracle.clients import Client
 from tests.oracle.journal import Journal
@@ -165,13 +166,14 @@ class Run:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_table_is_its_twin(app: App, connection: Connection, gateway: RunningGateway, shape: str) -> None:
-    app.spark(Profile("default"))
+    """What settles it runs on Spark, and so does all of the long run."""
     run = Run(app, connection, gateway, SHAPES[shape], partitions=8)
-    with app.job(TABLE) as job:
-        tier(job, upto=run.world.shape.canonical(3 * worlds.PLACES))
-    run.round(0, transactions=30, jobs=6)
-    run.expire(2 * worlds.PLACES)
-    run.round(1, transactions=30, jobs=6)
+    with inlined():
+        with app.job(TABLE) as job:
+            tier(job, upto=run.world.shape.canonical(3 * worlds.PLACES))
+        run.round(0, transactions=30, jobs=6)
+        run.expire(2 * worlds.PLACES)
+        run.round(1, transactions=30, jobs=6)
     run.settle()
     run.check("at the end")
     run.check_spark()

@@ -381,6 +381,7 @@ def test_checked_keys_do_not_stand_in_the_way_of_updates(session: Session, case:
     same_as_plain(session, STATEMENTS[case], "strict", "plain_strict")
 
 
+@pytest.mark.inline
 def test_columns_may_be_called_as_what_the_triggers_call_theirs(app: App, connection: Connection, gateway: RunningGateway) -> None:
     names = ["standing", "in_heap", "same_key", "changed", "found", "tg_op", "new", "old", "seen", "held", "known", "maker", "moved"]
     columns = ", ".join(f'"{name}" text' for name in names)

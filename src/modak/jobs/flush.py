@@ -124,7 +124,7 @@ def _query(context: JobContext, columns: Sequence[LakeColumn], chunk: Chunk, ski
 def _run(context: JobContext, task: FlushTask) -> list[dict[str, Any]]:
     """Run the tasks and follow their progress meanwhile; Spark's own call blocks."""
     count = len(task.chunks)
-    job = Spread(context.spark(), task.run, count, "flush")
+    job = Spread(context.spark, task.run, count, "flush")
     with context.progress.task(f"Copying {count} chunks to the lake") as bar, connect(context.dsn, autocommit=True) as watcher:
         done, pace = 0, Pace(watcher, task.op_id, job.wait)
         while not pace.turn():

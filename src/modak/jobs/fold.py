@@ -173,7 +173,7 @@ def _plan(
 def _run(context: JobContext, task: FoldTask, batch: Batch) -> list[Folded]:
     if not task.count:
         return []
-    job = Spread(context.spark(), task.run, task.count, "fold")
+    job = Spread(context.spark, task.run, task.count, "fold")
     with context.progress.task(f"Folding {batch.rows:,} corrections", total=task.count) as bar:
         while not job.wait(0.2):
             bar.note(f"{operations.rows_done(context.connection, task.op_id):,} rows")

@@ -160,7 +160,7 @@ def _meet(one: Span, other: Span) -> bool:
 def _run(context: JobContext, task: IncomingTask) -> list[Settled]:
     if not task.parts:
         return []
-    job = Spread(context.spark(), task.run, len(task.parts), "incoming")
+    job = Spread(context.spark, task.run, len(task.parts), "incoming")
     with context.progress.task("Looking for rows to replace", total=len(task.parts)) as bar:
         while not job.wait(0.2):
             bar.note(f"{operations.rows_done(context.connection, task.op_id):,} rows")

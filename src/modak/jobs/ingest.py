@@ -170,7 +170,7 @@ def _pieces(source: Listed, kind: str, context: JobContext) -> Iterator[Piece]:
 
 
 def _run(context: JobContext, task: IngestTask) -> list[Ingested]:
-    job = Spread(context.spark(), task.run, len(task.pieces), "ingest")
+    job = Spread(context.spark, task.run, len(task.pieces), "ingest")
     with context.progress.task(f"Reading {len(task.pieces)} pieces of files", total=len(task.pieces)) as bar:
         while not job.wait(0.2):
             bar.note(f"{operations.rows_done(context.connection, task.op_id):,} rows")

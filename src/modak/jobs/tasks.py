@@ -43,9 +43,9 @@ _RESULT = "task int, result binary"
 class Spread(threading.Thread):
     """``run`` of every number below ``count`` on Spark's workers, in the background; Spark's own call blocks."""
 
-    def __init__(self, spark: SparkSession, run: Callable[[int], Any], count: int, name: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], run: Callable[[int], Any], count: int, name: str) -> None:
         super().__init__(name=f"modak-{name}", daemon=True)
-        self._spark, self._run, self._count, self._what = spark, run, count, name
+        self._spark, self._run, self._count, self._what = spark(), run, count, name
         self._outcome: list[Any] = []
         self._failure: Exception | None = None
         self.start()

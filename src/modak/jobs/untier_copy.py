@@ -131,7 +131,7 @@ def copy_rows(context: JobContext, operation: Operation, staging: Staging, plan:
 
 
 def _spread(context: JobContext, task: UntierTask) -> list[Returned]:
-    job = Spread(context.spark(), task.run, task.count, "untier")
+    job = Spread(context.spark, task.run, task.count, "untier")
     with context.progress.task("Copying rows back") as bar, connect(context.dsn, autocommit=True) as watcher:
         done, pace = 0, Pace(watcher, task.op_id, job.wait)
         while not pace.turn():

@@ -116,7 +116,7 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             assignments=_assigned(settable),
             # A key that stays is not assigned: the heap's own triggers on its columns have nothing to see.
             rest_assigned=_assigned([column for column in settable if column.name not in shape.primary_key] or settable),
-            planned_once=SQL.template("planned_once", function=sql.Identifier(write)),
+            planned_once=SQL.template("planned_once", function=sql.Identifier(write), is_old_in_part=raw(_equal(_place(shape)[0]))),
             check_generated=raw("\n        ".join(map(_unchanged, fixed))),
         )
     )
