@@ -11,7 +11,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,14 +86,15 @@ def on_port(app: App, port: int) -> str:
     return make_conninfo(app.dsn, host="127.0.0.1", port=port)
 
 
-def latency(connection: psycopg.Connection, sql: str, value: Callable[[int], object], count: int) -> float:
-    """Median milliseconds of prepared look-ups, after a few to warm up."""
-    taken = []
+def latencies(connection: psycopg.Connection, statements: Sequence[str], value: Callable[[int], object], count: int) -> list[float]:
+    """Median milliseconds of prepared look-ups by each statement. They take turns, so that a noisy moment of the machine hits all."""
+    taken: list[list[float]] = [[] for _ in statements]
     for number in range(count + 20):
-        start = time.perf_counter()
-        connection.execute(sql, [value(number)], prepare=True).fetchall()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken[20:]) * 1000
+        for sql, times in zip(statements, taken, strict=True):
+            start = time.perf_counter()
+            connection.execute(sql, [value(number)], prepare=True).fetchall()
+            times.append(time.perf_counter() - start)
+    return [statistics.median(times[20:]) * 1000 for times in taken]
 
 
 def look_ups(app: App, rows: int) -> list[tuple[str, str, str]]:
@@ -102,13 +103,12 @@ def look_ups(app: App, rows: int) -> list[tuple[str, str, str]]:
         hot = "select * from public.{} where id = %s and shipped = date '2020-01-01' + 1505"
         for mode, note in (("force_generic_plan", "prepared"), ("force_custom_plan", "planned each time")):
             connection.execute(f"set plan_cache_mode = {mode}")
-            heap = latency(connection, hot.format("lines_hot"), lambda n: 100000000 + n, 2000)
-            view = latency(connection, hot.format("lines"), lambda n: 100000000 + n, 2000)
+            heap, view = latencies(connection, [hot.format("lines_hot"), hot.format("lines")], lambda n: 100000000 + n, 4000)
             bar = f"{view / heap:.2f} of the heap" + (" (bar 1.3)" if note == "prepared" else "")
             found += [(f"hot look-up, heap, {note}", f"{heap:.3f} ms", ""), (f"hot look-up, name, {note}", f"{view:.3f} ms", bar)]
         connection.execute("set plan_cache_mode = auto")
-        heap = latency(connection, "select * from public.twin where id = %s", lambda n: n * 7919 % rows, 500)
-        cold = latency(connection, "select * from public.lines where id = %s", lambda n: n * 7919 % rows, 200)
+        by_key = [f"select * from public.{name} where id = %s" for name in ("twin", "lines")]
+        heap, cold = latencies(connection, by_key, lambda n: n * 7919 % rows, 300)
         found += [
             ("look-up by key, heap twin", f"{heap:.3f} ms", ""),
             ("cold look-up by key", f"{cold:.2f} ms", f"(bar {heap * 10 + 15:.1f} ms)"),

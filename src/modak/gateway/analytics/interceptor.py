@@ -22,7 +22,7 @@ from modak.gateway.analytics.hot import is_only_hot
 from modak.gateway.analytics.parameters import bound
 from modak.gateway.analytics.plan import Plan, plan
 from modak.gateway.analytics.preparation import Preparation, Tables
-from modak.gateway.analytics.reader import Readers, ReadFailed
+from modak.gateway.analytics.reader import Reader, Readers, ReadFailed
 from modak.gateway.analytics.relations import RegisteredRelation, Relations
 from modak.gateway.analytics.route import Route, read_route
 from modak.gateway.analytics.seam import Client, Declined, ask_client
@@ -42,6 +42,9 @@ log = logging.getLogger("modak.gateway")
 _T = TypeVar("_T")
 # Drivers and dashboards send the same texts again and again.
 _CACHED_CHARS_MAX = 20_000
+_PLANS_MAX = 200
+# A plan with the time in it is good for one statement.
+_TELLS_TIME = re.compile(r"now|current|local|_timestamp|age", re.IGNORECASE)
 _read = functools.lru_cache(maxsize=500)(read_statement)
 
 
@@ -66,6 +69,7 @@ class LakeInterceptor:
         self._refreshing = False
         self._readers = Readers(dsn)
         self._tables = Tables(tables, relations, pins)
+        self._plans: dict[tuple[str, tuple[int, ...], tuple[FieldDescription, ...], str], Plan] = {}
         self._names: tuple[frozenset[str], re.Pattern[str]] = (frozenset(), re.compile(r"(?!)"))
         cursor = tables.engine.cursor()
         register_functions(cursor)
@@ -161,17 +165,27 @@ class LakeInterceptor:
         if heaps:
             # A heap may have columns that its view does not show yet, and the view's are what is read.
             fields = (await session.describe(with_views(candidate, heaps), given))[1]
-        return await self._run(lambda: self._plan(tree, relations, fields, client)), client
+        if parameters or heaps or _TELLS_TIME.search(candidate.sql) or len(candidate.sql) > _CACHED_CHARS_MAX:
+            return await self._run(lambda: self._plan(tree, relations, fields, client)), client
+        # Relations are compared as objects: what changes in the catalog makes new ones.
+        key = (candidate.sql, tuple(map(id, relations)), tuple(fields), client.settings["TimeZone"])
+        known = self._plans.get(key)
+        if known is None:
+            known = await self._run(lambda: self._plan(tree, relations, fields, client))
+            if len(self._plans) >= _PLANS_MAX:
+                del self._plans[next(iter(self._plans))]
+            self._plans[key] = known
+        return known, client
 
     async def _with_reader(
         self, planned: Plan, client: Client, call: Callable[[Preparation], _T], undo: Callable[[_T], object] | None = None
     ) -> _T:
-        reader = await self._run(lambda: self._readers.take(client.snapshot), self._readers.give_back)
-        preparation = Preparation(self._tables, planned, reader, client)
+        reading = _Reading(self._readers, client.snapshot, lambda reader: Preparation(self._tables, planned, reader, client))
         try:
-            return await self._run(lambda: call(preparation), undo, preparation.cancel)
+            return await self._run(lambda: reading.run(call), undo, reading.cancel)
         finally:
-            await self._run(lambda: self._readers.give_back(reader))
+            # The answer does not wait for it.
+            self._executor.submit(reading.end)
 
     def _plan(self, tree: exp.Expr, relations: Sequence[RegisteredRelation], fields: Sequence[FieldDescription], client: Client) -> Plan:
         now = timestamp_text(client.now_micros, "+00")
@@ -217,6 +231,32 @@ class LakeInterceptor:
             spellings = {spelling for name in names for spelling in (name, name.replace('"', '""'))}
             self._names = names, re.compile("|".join(map(re.escape, sorted(spellings))) or "(?!)", re.IGNORECASE)
         return self._names[1]
+
+
+class _Reading:
+    """A preparation with its reader, on one worker thread; ``cancel`` from any, ``end`` when it is over."""
+
+    def __init__(self, readers: Readers, snapshot: str | None, prepare: Callable[[Reader], Preparation]) -> None:
+        self._readers, self._snapshot, self._prepare = readers, snapshot, prepare
+        self._reader: Reader | None = None
+        self._preparation: Preparation | None = None
+        self._cancelled = False
+
+    def run(self, call: Callable[[Preparation], _T]) -> _T:
+        self._reader = self._readers.take(self._snapshot)
+        self._preparation = self._prepare(self._reader)
+        if self._cancelled:
+            self._preparation.cancel()
+        return call(self._preparation)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._preparation is not None:
+            self._preparation.cancel()
+
+    def end(self) -> None:
+        if self._reader is not None:
+            self._readers.give_back(self._reader)
 
 
 def _heaps(candidate: Candidate, relations: Sequence[RegisteredRelation], client: Client) -> dict[int, RegisteredRelation]:

@@ -16,6 +16,7 @@ from modak.gateway.failures import Cancelled
 BATCH_BYTES = 4 * 1024 * 1024
 IDLE_MAX = 4
 _INSIST_SECONDS = 0.05
+_PREPARED_MAX = 50
 
 
 def insist(stop: Callable[[], object], over: threading.Event) -> None:
@@ -49,10 +50,13 @@ class Reader:
         except adbc.Error as cause:
             raise ConnectionFailed(f"cannot connect to Postgres: {cause}", hint="check the gateway's --dsn") from cause
         self._lock = threading.Lock()
+        self._prepared: dict[str, str] = {}
         self._running: Any = None
         self._idle = threading.Event()
         self._idle.set()
         self._cancelled = False
+        settings = {**PINNED_SETTINGS, "statement_timeout": "0", "application_name": "modak-gateway"}
+        self._execute("select " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items()))
 
     def begin(self, snapshot: str | None) -> None:
         """Take a snapshot over, as ``pg_export_snapshot`` named it; None: the first query takes one."""
@@ -62,8 +66,18 @@ class Reader:
         self._execute("begin isolation level repeatable read read only")
         if snapshot is not None:
             self._execute(f"set transaction snapshot '{snapshot}'")
-        settings = {**PINNED_SETTINGS, "statement_timeout": "0", "application_name": "modak-gateway"}
-        self._execute("select " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items()))
+
+    def planned_rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query that comes again and again: Postgres keeps its plan, which takes longer to make than to run."""
+        name = self._prepared.get(query)
+        if name is None:
+            if len(self._prepared) >= _PREPARED_MAX:
+                self._execute("deallocate all")
+                self._prepared.clear()
+            name = f"modak_{len(self._prepared)}"
+            self._execute(f"prepare {name} as {query}")
+            self._prepared[query] = name
+        return self.rows(f"execute {name}", copy=False)
 
     def rows(self, query: str, *, copy: bool = True) -> list[tuple[Any, ...]]:
         """``copy``: False for what is no SELECT, and so nothing that COPY takes."""

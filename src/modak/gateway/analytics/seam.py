@@ -178,7 +178,7 @@ def read_seams(reader: Reader, relations: Sequence[RegisteredRelation], client: 
     """Every relation's seam in the reader's snapshot. Declined where a relation is not what it was taken for, or not for this client."""
     by_id = {relation.table_id: relation for relation in relations}
     views = ", ".join(f"({relation.table_id}, {relation.view_oid})" for relation in by_id.values())
-    rows = reader.rows(
+    rows = reader.planned_rows(
         f"with known as ({fingerprints_sql(list(by_id))}), views (table_id, view_oid) as (values {views}) "  # noqa: S608
         "select k.table_id::int8, k.fingerprint::text, c.tier_key_hi, c.lake_snapshot_id, c.lake_props ->> 'metadata_location', "
         "c.retention_line, (select count(*) from modak.delta d where d.table_id = k.table_id), "
