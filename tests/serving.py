@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,14 +209,16 @@ def forget(connection: Connection, *labels: str) -> None:
 class WorkerProcess:
     """``modak worker`` as a user runs it, on a port of its choice."""
 
-    def __init__(self, app: App, port: int = 0, **variables: str) -> None:
+    def __init__(self, app: App, port: int = 0, *options: str, **variables: str) -> None:
         environment = {name: text for name, text in os.environ.items() if not name.startswith("MODAK_") or name == "MODAK_CACHE"}
         environment |= {"MODAK_DSN": app.dsn, "MODAK_DATA": str(app.settings.data), "MODAK_LOAD_TOKEN": TOKEN, **variables}
-        arguments = [sys.executable, "-m", "modak.cli.main", "worker", "--listen", f"127.0.0.1:{port}"]
-        self.process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        arguments = [sys.executable, "-m", "modak.cli.main", "worker", "--listen", f"127.0.0.1:{port}", *options]
+        # Not a pipe that nobody reads: once it is full, the worker waits for a reader.
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - goes with this object
+        self.process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True)
         assert self.process.stdout is not None
         first = self.process.stdout.readline()
-        assert first, self.process.communicate(timeout=30)[1]
+        assert first, self.wait()
         self.port = int(first.split()[2].rpartition(":")[2].rstrip(";"))
 
     def terminate(self) -> tuple[int, str]:
@@ -224,8 +227,9 @@ class WorkerProcess:
         return self.wait()
 
     def wait(self) -> tuple[int, str]:
-        log = self.process.communicate(timeout=60)[1]
-        return self.process.returncode, log
+        self.process.communicate(timeout=60)
+        self._log.seek(0)
+        return self.process.returncode, self._log.read()
 
     def kill(self) -> None:
         self.process.kill()

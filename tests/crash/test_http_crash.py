@@ -88,7 +88,7 @@ class Client(threading.Thread):
     port: int
     number: int
     stop: threading.Event
-    ledger: dict[int, str] = field(default_factory=dict)
+    ledger: dict[int, tuple[int, str]] = field(default_factory=dict)
     answers: dict[str, int] = field(default_factory=dict)
     retries: int = 0
     failure: BaseException | None = None
@@ -104,8 +104,9 @@ class Client(threading.Thread):
             while not self.stop.is_set():
                 label = f"client {self.number} batch {len(self.answers)}"
                 given = self._rows(dice, label)
-                self.answers[label] = self._answered(label, jsonl(given))
-                self.ledger |= {one["id"]: one["val"] for one in given}
+                found = self._answered(label, jsonl(given))
+                self.answers[label] = sum(found[part] for part in ("hot_rows", "delta_rows", "spooled_rows"))
+                self.ledger |= {one["id"]: (one["event_time"], one["val"]) for one in given}
                 assert self.answers[label] == len(given)
         except BaseException as failure:  # noqa: BLE001 - the test looks at it
             self.failure = failure
@@ -116,7 +117,7 @@ class Client(threading.Thread):
         fresh = range(first, first + dice.choice([1, 10, 10, 100, 6000] if dice.random() < 0.1 else [1, 10, 100]))
         return [row(one, 500, val=f"{label} {one}") for one in (*known, *fresh)]
 
-    def _answered(self, label: str, body: bytes) -> int:
+    def _answered(self, label: str, body: bytes) -> dict[str, Any]:
         """Until it is answered. A refusal is none of the things that may happen here."""
         while True:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -131,9 +132,9 @@ class Client(threading.Thread):
             finally:
                 connection.close()
             if status == 200:
-                found = json.loads(text)
+                found: dict[str, Any] = json.loads(text)
                 assert "warning" not in found
-                return int(found["hot_rows"])
+                return found
             assert status in (0, 409, 429, 503), (status, text)
             self.retries += 1
             time.sleep(0.01)
@@ -176,7 +177,7 @@ def run_ledger(app: App, connection: Connection, *, deaths: int) -> None:
 
 
 def _check(connection: Connection, clients: list[Client]) -> None:
-    expected = {number: text for client in clients for number, text in client.ledger.items()}
+    expected = {number: text for client in clients for number, (_, text) in client.ledger.items()}
     found = dict(rows(connection, "select id, val from public.events_hot where event_time = 500"))
     assert len(found) == value(connection, "select count(*) from public.events_hot where event_time = 500")
     wrong = {number for number in expected.keys() | found.keys() if expected.get(number) != found.get(number)}
