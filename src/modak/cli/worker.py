@@ -14,6 +14,7 @@ import click
 from modak.cli.context import Context, command
 
 _GRACE_SECONDS = 30.0
+_SWITCH_SECONDS = 0.0005
 
 
 def add_commands(group: click.Group) -> None:
@@ -24,6 +25,8 @@ def add_commands(group: click.Group) -> None:
         """Run the jobs of every table, and serve Stream Load, metrics and health by HTTP. SIGTERM ends it cleanly."""
         if listen:
             context.overrides = {**(context.overrides or {}), "http": listen}
+        # A thread that reads rows holds the interpreter for as long as it may, and each piece of a body that arrives waits for it.
+        sys.setswitchinterval(_SWITCH_SECONDS)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         asyncio.run(_work(context, jobs=jobs))
 
