@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -443,6 +444,18 @@ def test_infinite_hot_values_are_left_to_postgres(world: World, connection: Conn
         assert world.texts(client, "select count(*) from readings") is not None, "the column is not asked for"
     finally:
         connection.execute("delete from readings_hot where id = 8888")
+
+
+def test_a_table_that_changed_a_moment_ago_is_looked_at_again(world: World, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to Postgres, the whole lake would go through it."""
+    world.relations.refresh(force=True)
+    old = dict(world.relations._known)
+    stale = {number: replace(relation, fingerprint="another") for number, relation in old.items()}
+    monkeypatch.setattr(world.relations, "_known", stale)
+    monkeypatch.setattr(world.relations, "_checked", time.monotonic() + 3600)
+    sql = "select count(*), sum(id) from readings"
+    assert world.texts(client, sql) == client.postgres(twin(sql))
+    assert world.relations._known[next(iter(old))].fingerprint == old[next(iter(old))].fingerprint
 
 
 def test_an_old_transaction_keeps_its_seam(world: World, connection: Connection, client: Client) -> None:

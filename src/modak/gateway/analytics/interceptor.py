@@ -25,7 +25,7 @@ from modak.gateway.analytics.preparation import Preparation, Tables
 from modak.gateway.analytics.reader import Reader, Readers, ReadFailed
 from modak.gateway.analytics.relations import RegisteredRelation, Relations
 from modak.gateway.analytics.route import Route, read_route
-from modak.gateway.analytics.seam import Client, Declined, ask_client
+from modak.gateway.analytics.seam import Client, Declined, Stale, ask_client
 from modak.gateway.analytics.statement import Candidate, looks_like_query, read_statement, taken_apart, with_views
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.functions import register_functions
@@ -129,6 +129,13 @@ class LakeInterceptor:
             return Route("postgres", str(reason))
 
     async def _answer(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer:
+        try:
+            return await self._attempt(candidate, session, parameters)
+        except Stale:
+            # Left to Postgres, a query over a large lake would take minutes where this takes one more look.
+            return await self._attempt(candidate, session, parameters)
+
+    async def _attempt(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer:
         planned, client = await self._planned(candidate, session, parameters)
         # Rows that Postgres holds are read here and now: after that the answer needs its snapshot no more.
         return await self._with_reader(planned, client, Preparation.run, LakeAnswer.close)

@@ -15,7 +15,7 @@ from modak.gateway.analytics.merge import Cold, cold_rows, merged_sql, shown, wi
 from modak.gateway.analytics.plan import Plan
 from modak.gateway.analytics.reader import Reader
 from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn, Relations
-from modak.gateway.analytics.seam import Client, Declined, Seam, read_seams
+from modak.gateway.analytics.seam import Client, Declined, Seam, Stale, read_seams
 from modak.gateway.analytics.statement import Use
 from modak.gateway.pins import PinKeeper
 from modak.scan.engine import Cursor
@@ -87,8 +87,7 @@ class Preparation:
     def _seams(self, relations: Sequence[RegisteredRelation]) -> dict[int, Seam]:
         try:
             return read_seams(self.reader, relations, self.client)
-        except Declined:
-            # If it is because a table changed, the next statement finds it as it is now.
+        except Stale:
             self.tables.relations.refresh(force=True)
             raise
 

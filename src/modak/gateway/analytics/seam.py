@@ -40,6 +40,10 @@ class Declined(Exception):
         self.reason = reason
 
 
+class Stale(Declined):
+    """A relation is not any more what it was taken for; looked at again, it may well be the lake's to answer."""
+
+
 @dataclass(frozen=True)
 class Client:
     """What the client's session said of itself. ``server`` tells one running server and database from every other."""
@@ -190,7 +194,7 @@ def read_seams(reader: Reader, relations: Sequence[RegisteredRelation], client: 
     for table_id, relation in by_id.items():
         row = found.get(table_id)
         if row is None or row[1] != relation.fingerprint:
-            raise Declined(f"{relation.name} changed since it was last looked at")
+            raise Stale(f"{relation.name} changed since it was last looked at")
         if row[8] != client.server:
             raise Declined("the client is on another server or database than the gateway")
         if not row[7]:
