@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests import deaths
-from tests.mirroring import copy, frontier, heap_rows, lake_rows, logical, mirrored, pump, same, start, state
+from tests.mirroring import copy, frontier, heap_rows, lake_rows, logical, mirrored, pump, same, start
 
 from modak.app import App
 from modak.catalog import mirrors, tables
@@ -57,11 +57,33 @@ def test_the_copy_dies_and_goes_on(mirrored: World, point: str, monkeypatch: pyt
     if point == "copy.after_publish" and before is not None:
         assert done.resumed > 0
     assert done.rows <= 400 if done.resumed else True
+    same(app, connection, T)
     connection.execute("update items set n = n + 1 where id = 1005")
     pump(app, connection)
     same(app, connection, T)
     assert frontier(connection, T) is not None
-    assert state(connection, T).is_settled
+
+
+@pytest.mark.parametrize("last", ["update items set n = 9 where id % 5 = 0", "truncate items"])
+def test_a_copy_that_dies_while_it_heals(mirrored: World, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, connection = mirrored
+    create(connection, 60)
+    monkeypatch.setattr("modak.jobs.initial_copy.WAVES_CHUNKS_PER_CORE", 1)
+    monkeypatch.setattr("modak.jobs.initial_copy.CHUNK_BYTES_MIN", 8192)
+    monkeypatch.setattr("modak.jobs.initial_copy.CHUNK_BYTES_MAX", 8192)
+    monkeypatch.setattr("modak.jobs.mirroring.heal.PART_KEYS", 5)
+    with armed("copy.after_publish"), pytest.raises(FailpointError):
+        start(app, connection, T)
+    connection.execute("update items set n = n + 1 where id % 3 = 0")
+    connection.execute("update items set id = 1000 where id = 1")
+    with armed("copy.after_heal"), pytest.raises(FailpointError):
+        copy(app, T)
+    connection.execute(last)
+    copy(app, T)
+    same(app, connection, T)
+    connection.execute("insert into items values (5000, 1, 'more')")
+    pump(app, connection)
+    same(app, connection, T)
 
 
 def test_a_table_that_was_rewritten_is_copied_from_the_start(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from modak.errors import CutlineMoved, NotRegistered
 
 @dataclass(frozen=True)
 class Mirror:
-    """``settle_lsn``: from there on the lake is the table at ``applied_lsn``. Without one, and without a copy, registration broke off."""
+    """``copied_lsn``: where the copy stood. Without one, and without a copy under way, registration broke off."""
 
     table_id: int
     applied_lsn: int
-    settle_lsn: int | None
+    copied_lsn: int | None
     shapes: Sequence[Mapping[str, Any]]
     leaves: Sequence[Mapping[str, Any]]
     is_parked: bool
@@ -27,11 +27,7 @@ class Mirror:
 
     @property
     def is_followed(self) -> bool:
-        return self.settle_lsn is not None and not self.is_parked and not self.is_copying
-
-    @property
-    def is_settled(self) -> bool:
-        return self.settle_lsn is not None and self.applied_lsn >= self.settle_lsn
+        return self.copied_lsn is not None and not self.is_parked and not self.is_copying
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ def _from_row(row: Mapping[str, Any]) -> Mirror:
     return Mirror(
         row["table_id"],
         row["applied_lsn"],
-        row["settle_lsn"],
+        row["copied_lsn"],
         row["shapes"],
         row["leaves"],
         row["parked_at"] is not None,
@@ -75,24 +71,19 @@ def lowest_applied(connection: Connection, slot: str) -> int | None:
     return row["lsn"] if row else None
 
 
-def follow(connection: Connection, mirror: Mirror, lsn: int, *, settle: int | None = None) -> None:
-    """The table is at ``lsn`` now, and F says so once it has settled. Within the caller's transaction."""
-    settled = max(mirror.settle_lsn or 0, settle or 0)
-    done = connection.execute(
-        SQL.query("follow_stream"), {"table_id": mirror.table_id, "lsn": lsn, "settle": settled, "expected": mirror.applied_lsn}
-    )
-    if done.rowcount != 1:
+def follow(connection: Connection, mirror: Mirror, lsn: int) -> None:
+    """The table is at ``lsn`` now, and F says so. Within the caller's transaction."""
+    values = {"table_id": mirror.table_id, "lsn": lsn, "expected": mirror.applied_lsn}
+    if connection.execute(SQL.query("follow_stream"), values).rowcount != 1:
         raise CutlineMoved("the mirror moved during the operation", expected=mirror.applied_lsn)
-    if lsn >= settled:
-        connection.execute(SQL.query("set_frontier"), {"table_id": mirror.table_id, "lsn": lsn})
+    connection.execute(SQL.query("set_frontier"), values)
 
 
-def settle(connection: Connection, table_id: int, *, lsn: int, settle_lsn: int, leaves: list[Any], shapes: list[Any]) -> None:
-    """The copy is complete, as of ``lsn``; F follows if that is exact."""
-    values = {"table_id": table_id, "lsn": lsn, "settle": settle_lsn, "leaves": Jsonb(leaves), "shapes": Jsonb(shapes)}
-    connection.execute(SQL.query("settle_mirror"), values)
-    if lsn >= settle_lsn:
-        connection.execute(SQL.query("set_frontier"), {"table_id": table_id, "lsn": lsn})
+def start_following(connection: Connection, table_id: int, *, lsn: int, leaves: list[Any], shapes: list[Any]) -> None:
+    """The copy is complete, as of ``lsn``, and F says so."""
+    values = {"table_id": table_id, "lsn": lsn, "leaves": Jsonb(leaves), "shapes": Jsonb(shapes)}
+    connection.execute(SQL.query("start_following"), values)
+    connection.execute(SQL.query("set_frontier"), values)
 
 
 def save_shapes(connection: Connection, table_id: int, shapes: Sequence[Any]) -> None:

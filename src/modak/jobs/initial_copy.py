@@ -1,15 +1,15 @@
 """Initial copy: the whole heap becomes the lake's first rows, and the stream takes over exactly where the copy looked.
 
 Chunks are read by Spark tasks under the snapshot of a temporary slot, and committed a wave at a time; the journal says which ones are
-done. A copy that was killed goes on with the rest under a new snapshot. Rows may then be of two moments: the stream, read from the first
-one on, heals the difference, and F says nothing before it has passed the second.
+done. A copy that was killed goes on with the rest under a new snapshot. Rows are of two moments then: the stream says which ones changed
+between them, and those are taken anew from the second.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import sql
@@ -26,6 +26,7 @@ from modak.jobs.context import JobContext
 from modak.jobs.flush import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_PER_CORE, Flushed, flush_chunks
 from modak.jobs.mirroring import leaves as leaf_files
 from modak.jobs.mirroring.follower import first_shape
+from modak.jobs.mirroring.heal import heal
 from modak.jobs.publishing.mirror import publish_copy
 from modak.lake import commits
 from modak.source import heap, replication
@@ -60,7 +61,7 @@ def copy(context: JobContext, *, again: bool = False, chunk_bytes: int | None = 
 
 def is_pending(connection: Connection, table_id: int) -> bool:
     """Whether a copy was not begun, or not finished."""
-    return mirrors.get(connection, table_id).settle_lsn is None
+    return mirrors.get(connection, table_id).copied_lsn is None
 
 
 def _copy(context: JobContext, again: bool, chunk_bytes: int | None) -> CopyOutcome:
@@ -102,20 +103,26 @@ def _under_lock(
     else:
         resumed = sum(bool(one["done"]) for one in known.ranges)
     failpoint("copy.after_journal")
-    outcome = CopyOutcome(resumed=resumed)
+    outcome = _waves(context, columns, snapshot, CopyOutcome(resumed=resumed))
+    done = mirrors.find_copy(connection, table_id)
+    if done is not None and done.consistent_lsn != lsn and not heal(context, session, done.consistent_lsn, lsn):
+        mirrors.start_copy(connection, table_id, lsn, _plan(context, session, files, str(shapes[0]["columns"]), chunk_bytes))
+        outcome = _waves(context, columns, snapshot, CopyOutcome())
+    with connection.transaction():
+        mirrors.start_following(connection, table_id, lsn=lsn, leaves=files, shapes=shapes)
+        mirrors.end_copy(connection, table_id)
+        failpoint("copy.before_end")
+    return replace(outcome, lsn=lsn)
+
+
+def _waves(context: JobContext, columns: Sequence[LakeColumn], snapshot: Snapshot, outcome: CopyOutcome) -> CopyOutcome:
+    """Copy what is left, a wave at a time."""
     while (wave := _next_wave(context)) is not None:
         numbers, chunks, is_first = wave
         rows = _wave(context, numbers, chunks, columns, snapshot, clean=is_first)
-        outcome = CopyOutcome(outcome.rows + rows, outcome.chunks + len(numbers), outcome.commits + 1, resumed)
+        outcome = replace(outcome, rows=outcome.rows + rows, chunks=outcome.chunks + len(numbers), commits=outcome.commits + 1)
         failpoint("copy.after_publish")
-    done = mirrors.find_copy(connection, table_id)
-    assert done is not None
-    with connection.transaction():
-        # What was copied later has to be caught up with before the lake is the table at one moment.
-        mirrors.settle(connection, table_id, lsn=done.consistent_lsn, settle_lsn=lsn, leaves=files, shapes=shapes)
-        mirrors.end_copy(connection, table_id)
-        failpoint("copy.before_end")
-    return CopyOutcome(outcome.rows, outcome.chunks, outcome.commits, resumed, done.consistent_lsn)
+    return outcome
 
 
 def _plan(context: JobContext, session: Connection, files: leaf_files.Leaves, shape: str, chunk_bytes: int | None) -> list[dict[str, Any]]:

@@ -42,7 +42,6 @@ def apply(context: JobContext, follower: Follower, to_lsn: int | None, snapshots
         "old_snapshot": line.snapshot,
         "from_lsn": follower.mirror.applied_lsn,
         "to_lsn": to_lsn,
-        "settle_lsn": follower.mirror.settle_lsn,
         "changes": follower.collapse.changes if follower.collapse else 0,
     }
     operation = operations.start(connection, table_id, OperationKind.MIRROR, details)
@@ -50,7 +49,7 @@ def apply(context: JobContext, follower: Follower, to_lsn: int | None, snapshots
         operation = operations.move(connection, operation, Phase.ABANDONED)
     failpoint("mirror.after_journal")
     try:
-        operation, made, commit = _commit(context, follower, operation, snapshots, cursor)
+        made, commit = _commit(context, follower, operation, snapshots, cursor)
     except ModakError:
         if to_lsn is not None:
             resume.abandon_plain(context, operation)
@@ -73,17 +72,13 @@ def apply(context: JobContext, follower: Follower, to_lsn: int | None, snapshots
 
 def _commit(
     context: JobContext, follower: Follower, operation: Operation, snapshots: Snapshots, cursor: Cursor
-) -> tuple[Operation, Made, commits.Commit]:
+) -> tuple[Made, commits.Commit]:
     table = context.lake_table()
     foreign.refuse_unknown(context, table, frozenset())
     current = table.current_snapshot()
     number = current.sequence_number if current else None
     head = snapshots.get(table.metadata_location, number, pyiceberg_properties(context.lake.storage))
     made = make(context, follower, table, head, cursor, operation.op_id)
-    follower.heap_lsn = max(follower.heap_lsn, made.heap_lsn or 0)
-    if follower.heap_lsn:
-        # Before the commit: whoever adopts it has to know that F must wait.
-        operation = operations.move(context.connection, operation, operation.phase, details={"settle_lsn": follower.heap_lsn})
     failpoint("mirror.after_files")
     stamps = {
         commits.OP_ID: operation.op_id,
@@ -92,4 +87,4 @@ def _commit(
         **({LSN: str(operation.details["to_lsn"])} if operation.details["to_lsn"] is not None else {}),
     }
     commit = commits.change(table, stamps, added=made.added, deletes=made.deletes, removed=made.removed)
-    return operation, made, commit
+    return made, commit

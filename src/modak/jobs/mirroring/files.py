@@ -12,7 +12,6 @@ import pyarrow as pa
 from modak.core.changes import UNCHANGED, Key, Last
 from modak.jobs.context import JobContext
 from modak.jobs.mirroring.follower import Follower, cannot_follow, lake_names
-from modak.jobs.mirroring.heap_values import from_heap
 from modak.jobs.tasks import write_found
 from modak.lake.data_files import Writer, conform
 from modak.lake.text_values import arrow_column
@@ -33,12 +32,11 @@ CHUNK_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Made:
-    """``removed`` names data files that go as a whole. ``heap_lsn``: values were taken from the heap as it was then."""
+    """``removed`` names data files that go as a whole."""
 
     added: tuple[IcebergFile, ...] = ()
     deletes: tuple[PositionDeletes, ...] = ()
     removed: frozenset[str] = frozenset()
-    heap_lsn: int | None = None
 
     @property
     def rows_deleted(self) -> int:
@@ -55,14 +53,11 @@ def make(context: JobContext, follower: Follower, table: LakeTable, head: Snapsh
     if collapse is None:
         return Made()
     work = _Work(context, follower, table, head, cursor, op_id)
-    settling = not follower.mirror.is_settled
     before = () if collapse.truncated else head.files
-    # While a copy settles the lake may hold any key already.
-    doomed = list(collapse.last if settling else collapse.gone())
-    deletes = work.deletes(before, doomed) if before else ()
-    added, heap_lsn = work.rows(before, list(collapse.rows()), settling=settling)
+    deletes = work.deletes(before, list(collapse.gone())) if before else ()
+    added = work.rows(before, list(collapse.rows()))
     removed = frozenset(file.location for file in head.files) if collapse.truncated else frozenset[str]()
-    return Made(added, deletes, removed, heap_lsn)
+    return Made(added, deletes, removed)
 
 
 @dataclass
@@ -87,21 +82,12 @@ class _Work:
         near = self._near(files, wanted)
         return write_found(self.target, self.op_id, near, positions_of_keys(self.cursor, near, self.key_fields, wanted))
 
-    def rows(
-        self, files: Sequence[DataFile], rows: Sequence[tuple[Key, Last]], *, settling: bool
-    ) -> tuple[tuple[IcebergFile, ...], int | None]:
-        heap_lsn: int | None = None
+    def rows(self, files: Sequence[DataFile], rows: Sequence[tuple[Key, Last]]) -> tuple[IcebergFile, ...]:
         for start in range(0, len(rows), CHUNK_ROWS):
-            part = list(rows[start : start + CHUNK_ROWS])
+            part = rows[start : start + CHUNK_ROWS]
             incomplete = [(key, last) for key, last in part if last.row is not None and UNCHANGED in last.row]
-            kept: dict[tuple[Key, int], object] = {}
-            if incomplete and settling:
-                heap_lsn, found = from_heap(self.context, self.follower, incomplete)
-                part = [(key, found.get(key, last)) for key, last in part]
-            elif incomplete:
-                kept = self._kept(files, incomplete)
-            self.writer.write(self._table([(key, last) for key, last in part if last.row is not None], kept))
-        return tuple(self.writer.close()), heap_lsn
+            self.writer.write(self._table(part, self._kept(files, incomplete)))
+        return tuple(self.writer.close())
 
     def _table(self, rows: Sequence[tuple[Key, Last]], kept: dict[tuple[Key, int], object]) -> pa.Table:
         columns = []

@@ -46,7 +46,6 @@ class Follower:
     has_partial: bool = False  # a part of an open transaction is in the lake, where nobody sees it
     saw_truncate: bool = False
     suspect: str | None = None  # something that only a TRUNCATE in this pass explains; nothing is published before it came
-    heap_lsn: int = 0  # values were taken from the heap as it was then
     message: RelationMessage | None = None  # how the stream described the table, not looked at yet
 
     @property

@@ -20,7 +20,7 @@ def publish_mirror(context: JobContext, operation: Operation, commit: Commit | N
             line = locked_line(context, operation)
             mirror = mirrors.get(context.connection, context.table_id)
             write_line(context, line, line["tier_key_hi"], commit, changed=True)
-            mirrors.follow(context.connection, mirror, operation.details["to_lsn"], settle=operation.details["settle_lsn"])
+            mirrors.follow(context.connection, mirror, operation.details["to_lsn"])
             failpoint("mirror.in_publish")
             return published(context, operation, {})
 

@@ -2,7 +2,7 @@
 insert into modak.mirrors (table_id, applied_lsn)
 values (%(table_id)s, (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint)
 on conflict (table_id) do update
-   set applied_lsn = excluded.applied_lsn, settle_lsn = null, shapes = '[]', leaves = '[]', parked_at = null, updated_at = now();
+   set applied_lsn = excluded.applied_lsn, copied_lsn = null, shapes = '[]', leaves = '[]', parked_at = null, updated_at = now();
 
 -- name: read_mirror
 select m.*, exists (select from modak.copy_progress g where g.table_id = m.table_id) as copying
@@ -18,15 +18,15 @@ select min(m.applied_lsn) as lsn from modak.mirrors m join modak.tables t using 
  where t.slot_name = %(slot)s and m.parked_at is null;
 
 -- name: follow_stream
-update modak.mirrors set applied_lsn = %(lsn)s, settle_lsn = %(settle)s, updated_at = now()
+update modak.mirrors set applied_lsn = %(lsn)s, updated_at = now()
  where table_id = %(table_id)s and applied_lsn = %(expected)s and parked_at is null;
 
 -- name: set_frontier
 -- F never goes back while the table is followed; a new copy clears it first.
 update modak.cutline set replicated_lsn = %(lsn)s where table_id = %(table_id)s;
 
--- name: settle_mirror
-update modak.mirrors set applied_lsn = %(lsn)s, settle_lsn = %(settle)s, leaves = %(leaves)s, shapes = %(shapes)s, updated_at = now()
+-- name: start_following
+update modak.mirrors set applied_lsn = %(lsn)s, copied_lsn = %(lsn)s, leaves = %(leaves)s, shapes = %(shapes)s, updated_at = now()
  where table_id = %(table_id)s;
 
 -- name: save_shapes
