@@ -43,8 +43,8 @@ def copy(app: App, name: Name, **options: Any) -> CopyOutcome:
         return initial_copy.copy(replace(job, spark=lambda: cast(Any, None)), **options)
 
 
-def pump(app: App, connection: Connection, **limits: int) -> MirrorOutcome:
-    return mirror.mirror(connection, app.dsn, app.job, limits=Limits(**limits))
+def pump(app: App, connection: Connection, *, upto: int | None = None, **limits: int) -> MirrorOutcome:
+    return mirror.mirror(connection, app.dsn, app.job, limits=Limits(**limits), upto=upto)
 
 
 def lake_rows(app: App, connection: Connection, name: Name, *, exact: bool = False) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,13 @@ from tests.mirroring import copy, frontier, lake_rows, logical, mirrored, proble
 
 from modak.app import App
 from modak.catalog import profiles, tables
-from modak.connection import Connection
+from modak.catalog.migrate import migrate
+from modak.connection import Connection, connect
 from modak.core.table import Name
+from modak.embedded.postgres import Cluster
 from modak.errors import Refused
 from modak.registration.unregister import unregister
+from modak.settings import load
 
 pytestmark = pytest.mark.inline
 __all__ = ["logical", "mirrored"]
@@ -205,6 +209,24 @@ def test_what_cannot_be_mirrored_is_refused_with_the_way_out(mirrored: World) ->
     row = connection.execute("select count(*) as n from pg_publication").fetchone()
     assert row is not None
     assert row["n"] == 0
+
+
+def test_a_server_without_a_logical_stream_is_told_from_the_start(tmp_path: Path) -> None:
+    cluster = Cluster.start(tmp_path / "replica", options={"wal_level": "replica", "fsync": "off"})
+    try:
+        with connect(cluster.dsn(), autocommit=True) as connection:
+            migrate(connection)
+            connection.execute("create table public.items (id int primary key)")
+            connection.execute("create role weak; grant all on schema public, modak, modak_lake to weak")
+            connection.execute("grant all on all tables in schema modak, modak_lake to weak")
+            app = App(load({}, dsn=cluster.dsn(), data=str(tmp_path / "data")))
+            with pytest.raises(Refused, match="wal_level is replica"):
+                start(app, connection, T)
+            connection.execute("alter table public.items owner to weak; set role weak")
+            with pytest.raises(Refused, match="may not replicate"):
+                start(app, connection, T)
+    finally:
+        cluster.stop("immediate")
 
 
 def test_a_unique_index_may_stand_for_the_key(mirrored: World) -> None:

@@ -71,6 +71,11 @@ def lowest_applied(connection: Connection, slot: str) -> int | None:
     return row["lsn"] if row else None
 
 
+def lags(connection: Connection) -> list[dict[str, Any]]:
+    """Every mirrored table: its F, how far it is behind, and what its slot keeps."""
+    return connection.execute(SQL.query("list_mirror_lags")).fetchall()
+
+
 def follow(connection: Connection, mirror: Mirror, lsn: int) -> None:
     """The table is at ``lsn`` now, and F says so. Within the caller's transaction."""
     values = {"table_id": mirror.table_id, "lsn": lsn, "expected": mirror.applied_lsn}

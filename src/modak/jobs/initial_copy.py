@@ -8,18 +8,19 @@ between them, and those are taken anew from the second.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from psycopg import sql
+import adbc_driver_manager
 
 from modak.catalog import mirrors, operations, problems, tables
 from modak.connection import Connection
 from modak.core.lake_table import LakeColumn
 from modak.core.operation import OperationKind, Phase
 from modak.core.table import Name
-from modak.errors import ModakError, Refused
+from modak.errors import LockNotAvailable, ModakError, Refused, Retry
 from modak.failpoints import failpoint
 from modak.jobs import evolve, foreign, resume
 from modak.jobs.context import JobContext
@@ -31,11 +32,13 @@ from modak.jobs.publishing.mirror import publish_copy
 from modak.lake import commits
 from modak.source import heap, replication
 from modak.source.heap import Chunk, Snapshot
-from modak.source.spill import identifier
 
 JOB = "copy"
+log = logging.getLogger("modak.copy")
 # A kill costs one wave at most.
 WAVES_CHUNKS_PER_CORE = 4
+# A table that is rewritten again and again cannot be copied.
+ATTEMPTS_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -77,37 +80,49 @@ def _copy(context: JobContext, again: bool, chunk_bytes: int | None) -> CopyOutc
     with context.progress.task(f"Preparing slot {table.slot_name}"):
         replication.ensure_slot(connection, context.dsn, table.slot_name or "")
     failpoint("copy.after_slot")
-    with context.progress.task("Waiting for running transactions"):
-        manager = replication.slot_snapshot(context.dsn)
-        snapshot, lsn = manager.__enter__()
-    try:
-        with heap.within(context.dsn, snapshot) as session:
-            # Against whatever moves rows to other pages: VACUUM FULL, CLUSTER, ALTER TABLE. Readers and writers pass.
-            session.execute(sql.SQL("lock table {} in access share mode").format(identifier(table.heap)))
-            return _under_lock(context, session, snapshot, lsn, chunk_bytes, again)
-    finally:
-        manager.__exit__(None, None, None)
+    for _ in range(ATTEMPTS_MAX):
+        with replication.slot_snapshot(context.dsn) as (snapshot, lsn):
+            try:
+                with heap.within(context.dsn, snapshot) as session:
+                    return _under_snapshot(context, session, snapshot, lsn, chunk_bytes, again)
+            except _Rewritten as cause:
+                # With another snapshot: what was done of files that are gone is forgotten there.
+                log.info("%s", cause)
+    raise LockNotAvailable(
+        f"{table.name} was rewritten or altered {ATTEMPTS_MAX} times while it was being copied", hint="run the command again when it rests"
+    )
 
 
-def _under_lock(
+class _Rewritten(ModakError):
+    """The files that the copy was planned for are not there any more."""
+
+    code = "rewritten"
+    retry = Retry.NOW
+
+
+def _under_snapshot(
     context: JobContext, session: Connection, snapshot: Snapshot, lsn: int, chunk_bytes: int | None, again: bool
 ) -> CopyOutcome:
+    """No lock is held: a session that waited for one that excludes us would make our own tasks wait behind it, for ever."""
     connection, table_id = context.connection, context.table_id
     columns = evolve.follow(context, context.relation(), replace=again)
-    files = leaf_files.read(session, table_id)
-    shapes = first_shape(session, table_id, replication.inserted_lsn(session))
+    files = leaf_files.read(connection, table_id)
+    shapes = first_shape(connection, table_id, replication.inserted_lsn(connection))
     known = mirrors.find_copy(connection, table_id)
     resumed = 0
     if known is None or not _same_files(known.ranges, files, str(shapes[0]["columns"])):
-        mirrors.start_copy(connection, table_id, lsn, _plan(context, session, files, str(shapes[0]["columns"]), chunk_bytes))
+        mirrors.start_copy(connection, table_id, lsn, _plan(context, files, str(shapes[0]["columns"]), chunk_bytes))
     else:
         resumed = sum(bool(one["done"]) for one in known.ranges)
     failpoint("copy.after_journal")
     outcome = _waves(context, columns, snapshot, CopyOutcome(resumed=resumed))
     done = mirrors.find_copy(connection, table_id)
     if done is not None and done.consistent_lsn != lsn and not heal(context, session, done.consistent_lsn, lsn):
-        mirrors.start_copy(connection, table_id, lsn, _plan(context, session, files, str(shapes[0]["columns"]), chunk_bytes))
+        mirrors.start_copy(connection, table_id, lsn, _plan(context, files, str(shapes[0]["columns"]), chunk_bytes))
         outcome = _waves(context, columns, snapshot, CopyOutcome())
+    if _is_rewritten(context):
+        # A TRUNCATE takes rows away from older snapshots too: what was read last may lack some.
+        raise _Rewritten(f"{context.table.name} was rewritten or altered meanwhile: the copy starts over")
     with connection.transaction():
         mirrors.start_following(connection, table_id, lsn=lsn, leaves=files, shapes=shapes)
         mirrors.end_copy(connection, table_id)
@@ -125,11 +140,11 @@ def _waves(context: JobContext, columns: Sequence[LakeColumn], snapshot: Snapsho
     return outcome
 
 
-def _plan(context: JobContext, session: Connection, files: leaf_files.Leaves, shape: str, chunk_bytes: int | None) -> list[dict[str, Any]]:
+def _plan(context: JobContext, files: leaf_files.Leaves, shape: str, chunk_bytes: int | None) -> list[dict[str, Any]]:
     """Page ranges of every partition. A wave that removes what stood in the lake before comes even if there is nothing to copy."""
     names = [Name(leaf["schema_name"], leaf["table_name"]) for leaf in files]
     low, high = (chunk_bytes, chunk_bytes) if chunk_bytes else (CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
-    cut = heap.chunks(session, names, bytes_min=low, bytes_max=high, wanted=context.cores * CHUNKS_PER_CORE)
+    cut = heap.chunks(context.connection, names, bytes_min=low, bytes_max=high, wanted=context.cores * CHUNKS_PER_CORE)
     by_name = {Name(leaf["schema_name"], leaf["table_name"]): leaf for leaf in files}
     return [
         {
@@ -152,6 +167,12 @@ def _same_files(ranges: Sequence[Any], files: leaf_files.Leaves, shape: str) -> 
     return {(one["oid"], one["filenode"], one["shape"]) for one in ranges} <= there
 
 
+def _is_rewritten(context: JobContext) -> bool:
+    copy = mirrors.find_copy(context.connection, context.table_id)
+    shape = str(first_shape(context.connection, context.table_id, 0)[0]["columns"])
+    return copy is not None and not _same_files(copy.ranges, leaf_files.read(context.connection, context.table_id), shape)
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -167,7 +188,8 @@ def _next_wave(context: JobContext) -> tuple[list[int], list[Chunk], bool] | Non
         # An empty heap: whatever an earlier copy left in the lake has to go all the same.
         has_files = bool(context.cold(context.lake_table(), _head(context)).files)
         return ([], [], True) if is_first and has_files else None
-    chunks = [Chunk(Name(one["schema"], one["name"]), one["first"], one["last"]) for one in (copy.ranges[number] for number in numbers)]
+    wanted = [copy.ranges[number] for number in numbers]
+    chunks = [Chunk(Name(one["schema"], one["name"]), one["first"], one["last"], one["filenode"]) for one in wanted]
     return numbers, chunks, is_first
 
 
@@ -195,8 +217,10 @@ def _wave(
             commits.TABLE_ID: str(context.table_id),
         }
         commit = commits.change(table, stamps, added=flushed.files, removed=old)
-    except ModakError:
+    except (ModakError, adbc_driver_manager.Error, OSError) as cause:
         resume.abandon_plain(context, operation)
+        if _is_rewritten(context):
+            raise _Rewritten(f"{context.table.name} was rewritten or altered meanwhile: the copy starts over") from cause
         raise
     failpoint("copy.after_commit")
     noted = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}

@@ -38,6 +38,7 @@ JOB = "mirror"
 PARKED_BEFORE = "parked: modak status says why"
 MIRROR_LOCK = 0x6D68 << 40
 WAIT_SECONDS = 1.0
+SLOT_SECONDS_MAX = 15.0
 # The stream may be silent for so long although the WAL has not been read to the end: a giant transaction is being decoded.
 SILENCE_SECONDS_MAX = 600.0
 
@@ -69,8 +70,8 @@ class MirrorOutcome:
     copying: list[str] = field(default_factory=list)
 
 
-def mirror(connection: Connection, dsn: str, opened: Opener, *, limits: Limits | None = None) -> MirrorOutcome:
-    """One pass over every mirrored table of the database."""
+def mirror(connection: Connection, dsn: str, opened: Opener, *, limits: Limits | None = None, upto: int | None = None) -> MirrorOutcome:
+    """One pass over every mirrored table of the database. F is ``upto`` then, by default where the WAL stood when the pass began."""
     listed = [table for table in tables.listing(connection) if table.mode == "mirrored" and table.enabled]
     outcome = MirrorOutcome(tables=len(listed))
     if not listed:
@@ -79,7 +80,7 @@ def mirror(connection: Connection, dsn: str, opened: Opener, *, limits: Limits |
         pump = _Pump(connection, dsn, opened, limits or Limits(), outcome, str(listed[0].slot_name), str(listed[0].publication_name))
         pump.prepare(listed)
         if pump.followers:
-            pump.run()
+            pump.run(upto)
         pump.guard()
     return outcome
 
@@ -110,7 +111,7 @@ class _Pump:
 
     def prepare(self, listed: list[Registered]) -> None:
         """Settle what a crash left, and leave out what cannot be followed."""
-        slot = replication.find_slot(self.connection, self.slot)
+        slot = replication.free_slot(self.connection, self.slot, SLOT_SECONDS_MAX)
         for table in listed:
             state = mirrors.get(self.connection, table.table_id)
             if state.is_parked:
@@ -137,9 +138,9 @@ class _Pump:
         found.suspect = strange.what if strange is not None else None
         return found
 
-    def run(self) -> None:
+    def run(self, upto: int | None) -> None:
         # Read before the first message: a commit that comes later is for the next pass.
-        target = replication.flushed_lsn(self.connection)
+        target = replication.flushed_lsn(self.connection) if upto is None else upto
         start = min(follower.mirror.applied_lsn for follower in self.followers.values())
         with tempfile.TemporaryDirectory(prefix="modak-mirror-") as folder, contextlib.ExitStack() as stack:
             storages = [follower.storage for follower in self.followers.values()]
@@ -163,19 +164,17 @@ class _Pump:
             heard = time.monotonic()
             if isinstance(found, Keepalive):
                 if self._begin is None and found.end_lsn >= target:
-                    self._everybody_at(found.end_lsn)
-                    self._confirm(stream)
-                    return
+                    break
                 continue
             message = decode(found)
+            if isinstance(message, Begin) and message.final_lsn >= target:
+                break
             self._take(message)
             if isinstance(message, Commit) and self._is_full():
-                self._flush(message.end_lsn)
+                self._flush(min(message.end_lsn, target))
                 self._confirm(stream)
-            elif isinstance(message, Commit) and message.end_lsn >= target:
-                self._everybody_at(message.end_lsn)
-                self._confirm(stream)
-                return
+        self._everybody_at(target)
+        self._confirm(stream)
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Begin):

@@ -30,6 +30,7 @@ from modak.source import keys, spill
 from modak.source.expressions import encoded_key
 from modak.source.relation import describe
 from modak.source.spill import identifier
+from modak.sqlfiles import trusted
 
 LOCK_TIMEOUT_MS = 2000
 CATALOG_STAMP = "modak.catalog-id"
@@ -206,7 +207,9 @@ def _change_postgres(connection: Connection, plan: Plan, pointer: LakePointer, p
     try:
         with connection.transaction():
             connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
-            connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(relation.name)))
+            # A mirrored table changes for nobody: its readers and writers pass.
+            mode = "share update exclusive" if is_mirrored(plan) else "access exclusive"
+            connection.execute(sql.SQL("lock table {} in {} mode").format(identifier(relation.name), trusted(mode)))
             locked = _look_again(connection, plan)
             failpoint("register.after_lock")
             registered = (

@@ -66,6 +66,14 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     return Slot(name, int(row["confirmed"]), row["active"], int(row["retained_bytes"]), row["is_lost"]) if row else None
 
 
+def free_slot(connection: Connection, name: str, seconds_max: float) -> Slot | None:
+    """The slot when nobody reads it, as far as that comes in this time: a reader that was killed is noticed a moment later."""
+    until = time.monotonic() + seconds_max
+    while (slot := find_slot(connection, name)) is not None and slot.active and time.monotonic() < until:
+        time.sleep(0.1)
+    return slot
+
+
 def ensure_slot(connection: Connection, dsn: str, name: str) -> None:
     """After the publication: a stream that begins before it would fail on it."""
     if find_slot(connection, name) is None:

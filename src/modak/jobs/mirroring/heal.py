@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,11 +107,10 @@ def _collect(collapse: Collapse, keys: set[Key], message: Insert | Update | Dele
 @contextlib.contextmanager
 def _stream(context: JobContext, start_lsn: int) -> Iterator[Stream]:
     """The slot has one reader at a time: a pump that is at work is waited for."""
-    table, until = context.table, time.monotonic() + SLOT_SECONDS_MAX
-    while (slot := replication.find_slot(context.connection, table.slot_name or "")) is not None and slot.active:
-        if time.monotonic() > until:
-            raise LockNotAvailable(f"slot {table.slot_name} is being read", hint="run the command again when that pass has ended")
-        time.sleep(0.2)
+    table = context.table
+    slot = replication.free_slot(context.connection, table.slot_name or "", SLOT_SECONDS_MAX)
+    if slot is not None and slot.active:
+        raise LockNotAvailable(f"slot {table.slot_name} is being read", hint="run the command again when that pass has ended")
     with contextlib.closing(Stream(context.dsn, table.slot_name or "", table.publication_name or "", start_lsn)) as stream:
         yield stream
 

@@ -57,3 +57,15 @@ delete from modak.copy_progress where table_id = %(table_id)s;
 -- Columns that were added with a value for the rows that stood there already, kept in the catalog or written into a new file.
 select a.attname::text as name from pg_attribute a
  where a.attrelid = %(table_id)s::oid and a.attnum = any(%(numbers)s) and not a.attisdropped and (a.atthasmissing or a.atthasdef);
+
+-- name: list_mirror_lags
+-- How far behind each mirrored table is, in bytes of WAL and in seconds since its F moved, and what its slot keeps.
+select m.table_id, t.schema_name, t.table_name, c.replicated_lsn as frontier, m.parked_at is not null as is_parked,
+       m.copied_lsn is null as is_copying,
+       greatest(n.lsn - m.applied_lsn, 0)::bigint as lag_bytes, extract(epoch from now() - m.updated_at)::float8 as lag_seconds,
+       coalesce((select n.lsn - (s.restart_lsn - '0/0'::pg_lsn) from pg_replication_slots s where s.slot_name = t.slot_name), 0)::bigint
+           as retained_bytes
+  from modak.mirrors m join modak.tables t using (table_id) join modak.cutline c using (table_id)
+ cross join (select (case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end - '0/0'::pg_lsn)::bigint
+                 as lsn) n
+ order by t.schema_name, t.table_name;
