@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import Any
+
 import pytest
-from tests.mirroring import frontier, lake_rows, logical, mirrored, pump, same, start, state
+from tests.mirroring import frontier, lake_rows, logical, mirrored, problem, pump, same, start, state
 
 from modak.app import App
 from modak.connection import Connection
 from modak.core.table import Name
+from modak.errors import LakeError
+from modak.jobs.context import JobContext
+from modak.jobs.mirroring.files import make
+from modak.worker.loop import Loop
+from modak.worker.metrics import Metrics
 
 pytestmark = pytest.mark.inline
 __all__ = ["logical", "mirrored"]
@@ -199,3 +208,59 @@ def test_partitions_with_columns_in_another_order(mirrored: World) -> None:
     pump(app, connection)
     assert not pump(app, connection).parked
     same(app, connection, T)
+
+
+def test_a_failing_table_holds_no_other_back_and_catches_up(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, connection = mirrored
+    create(connection)
+    connection.execute("create table more (id int primary key)")
+    other = Name("public", "more")
+    start(app, connection, T)
+    start(app, connection, other)
+
+    def fails(context: JobContext, *rest: Any) -> Any:
+        if context.table.name == T:
+            raise LakeError("the warehouse is away")
+        return make(context, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("modak.jobs.mirroring.apply.make", fails)
+        for number in range(3):
+            connection.execute("insert into items values (%s, now(), 'waits')", [100 + number])
+            connection.execute("insert into more values (%s)", [number])
+            done = pump(app, connection)
+            assert (list(done.failed), done.parked) == (["public.items"], {})
+            same(app, connection, other)
+        assert len(lake_rows(app, connection, T)) == 3
+        assert "away" in problem(connection, T)
+    pump(app, connection)
+    same(app, connection, T)
+    assert problem(connection, T) == ""
+    with monkeypatch.context() as patch:
+        # It may not keep WAL without end.
+        patch.setattr("modak.jobs.mirroring.apply.make", fails)
+        connection.execute("delete from items")
+        assert list(pump(app, connection, wal_bytes_max=1).parked) == ["public.items"]
+    assert "bytes of WAL" in problem(connection, T)
+
+
+def test_the_worker_follows(mirrored: World) -> None:
+    app, connection = mirrored
+    create(connection)
+    start(app, connection, T)
+    stop = threading.Event()
+    worker = threading.Thread(target=Loop(app, stop, 0.1).run)
+    worker.start()
+    try:
+        for number in range(3):
+            connection.execute("insert into items values (%s, now(), 'followed')", [10 + number])
+            until = time.monotonic() + 20
+            while len(lake_rows(app, connection, T)) < 4 + number and time.monotonic() < until:
+                time.sleep(0.1)
+    finally:
+        stop.set()
+        worker.join()
+    same(app, connection, T)
+    page = Metrics(app.connection).text().decode()
+    assert 'modak_mirror_parked{table="public.items"} 0.0' in page
+    assert 'modak_mirror_lag_bytes{table="public.items"}' in page
