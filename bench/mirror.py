@@ -104,7 +104,11 @@ def main(rows: int) -> None:
             lake = app.lake(profile)
             register(connection, lake, T, Options(tier_key="at", mode="mirrored", surface="heap", width="none"), profile=profile.name)
             register(connection, lake, Name("public", "tiered"), Options(tier_key="at", lag="1 day", width="none"), profile=profile.name)
-        app.spark(profile)
+            connection.execute("create table public.warm (id int primary key); insert into public.warm values (1)")
+            warm = Options(tier_key="id", mode="mirrored", surface="heap")
+            register(connection, lake, Name("public", "warm"), warm, profile=profile.name)
+        with app.job(Name("public", "warm")) as job:
+            initial_copy.copy(job)  # Spark's workers are up then
         with app.job(T) as job:
             copied = timed(lambda: initial_copy.copy(job))
         with app.job(Name("public", "tiered")) as job:

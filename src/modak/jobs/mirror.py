@@ -19,7 +19,7 @@ from modak.catalog import mirrors, problems, tables
 from modak.catalog.mirrors import Mirror
 from modak.catalog.tables import Registered
 from modak.connection import Connection
-from modak.core.changes import Collapse, KeyMissing
+from modak.core.changes import ROW_BYTES, Collapse, KeyMissing
 from modak.core.table import Name
 from modak.errors import LockNotAvailable, ModakError, Retry, ValueRefused
 from modak.failpoints import failpoint
@@ -38,6 +38,8 @@ JOB = "mirror"
 PARKED_BEFORE = "parked: modak status says why"
 MIRROR_LOCK = 0x6D68 << 40
 WAIT_SECONDS = 1.0
+# So often is the memory of all tables together looked at; a table's own is with every change.
+CHECK_CHANGES = 256
 SLOT_SECONDS_MAX = 15.0
 # The stream may be silent for so long although the WAL has not been read to the end: a giant transaction is being decoded.
 SILENCE_SECONDS_MAX = 600.0
@@ -169,15 +171,17 @@ class _Pump:
             message = decode(found)
             if isinstance(message, Begin) and message.final_lsn >= target:
                 break
-            self._take(message)
+            self._take(message, len(found))
             if isinstance(message, Commit) and self._is_full():
                 self._flush(min(message.end_lsn, target))
                 self._confirm(stream)
         self._everybody_at(target)
         self._confirm(stream)
 
-    def _take(self, message: Message) -> None:
-        if isinstance(message, Begin):
+    def _take(self, message: Message, size: int) -> None:
+        if isinstance(message, Insert | Update | Delete):
+            self._change(message.oid, message, size)
+        elif isinstance(message, Begin):
             self._begin = message
         elif isinstance(message, Commit):
             self._begin = None
@@ -189,22 +193,25 @@ class _Pump:
                 follower.message = message
         elif isinstance(message, Truncate):
             for oid in message.oids:
-                self._change(oid, message)
-        elif isinstance(message, Insert | Update | Delete):
-            self._change(message.oid, message)
+                self._change(oid, message, size)
 
-    def _change(self, oid: int, message: Insert | Update | Delete | Truncate) -> None:
+    def _change(self, oid: int, message: Insert | Update | Delete | Truncate, size: int) -> None:
         follower = self.followers.get(oid)
         if follower is None or self._begin is None or self._begin.final_lsn < follower.mirror.applied_lsn:
             return
-        with self._reported(follower.table):
+        try:
             if follower.message is not None:
                 self._describe(follower, follower.message, self._begin.final_lsn)
-            if follower.collapse is None:
+            collapse = follower.collapse
+            if collapse is None:
                 raise SlotFailed("the stream did not describe a table before its changes", table=str(follower.table.name))
-            _collect(follower.collapse, message)
-            self.outcome.changes += 1
-        if self._bytes() > self.limits.bytes_max:
+            _collect(collapse, message)
+        except ModakError as error:
+            self._leave(follower.table, error)
+            return
+        collapse.bytes += ROW_BYTES + size
+        self.outcome.changes += 1
+        if collapse.bytes > self.limits.bytes_max or (not self.outcome.changes % CHECK_CHANGES and self._bytes() > self.limits.bytes_max):
             self._flush(None)
 
     def _describe(self, follower: Follower, message: RelationMessage, commit_lsn: int) -> None:
@@ -271,16 +278,19 @@ class _Pump:
         try:
             yield
         except ModakError as error:
-            self.followers.pop(table.table_id, None)
-            if isinstance(error, LockNotAvailable):
-                self.outcome.failed[str(table.name)] = str(error)
-                return
-            problems.report(self.connection, table.table_id, JOB, error)
-            if isinstance(error, CannotFollow | KeyMissing | ValueRefused) or error.retry is Retry.MANUAL:
-                mirrors.park(self.connection, table.table_id)
-                self.outcome.parked[str(table.name)] = str(error)
-            else:
-                self.outcome.failed[str(table.name)] = str(error)
+            self._leave(table, error)
+
+    def _leave(self, table: Registered, error: ModakError) -> None:
+        self.followers.pop(table.table_id, None)
+        if isinstance(error, LockNotAvailable):
+            self.outcome.failed[str(table.name)] = str(error)
+            return
+        problems.report(self.connection, table.table_id, JOB, error)
+        if isinstance(error, CannotFollow | KeyMissing | ValueRefused) or error.retry is Retry.MANUAL:
+            mirrors.park(self.connection, table.table_id)
+            self.outcome.parked[str(table.name)] = str(error)
+        else:
+            self.outcome.failed[str(table.name)] = str(error)
 
     def guard(self) -> None:
         """WAL that only a failing table keeps is let go at a limit: the disk is everybody's, and the table can be copied anew."""

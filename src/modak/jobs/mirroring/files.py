@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from modak.jobs.context import JobContext
 from modak.jobs.mirroring.follower import Follower, cannot_follow, lake_names
 from modak.jobs.tasks import write_found
 from modak.lake.data_files import Writer, conform
-from modak.lake.text_values import arrow_column
+from modak.lake.text_values import Values, arrow_column
 from modak.scan.engine import Cursor
 from modak.scan.positions import positions_of_keys
 from modak.scan.snapshot import DataFile, Snapshot
@@ -85,22 +85,24 @@ class _Work:
     def rows(self, files: Sequence[DataFile], rows: Sequence[tuple[Key, Last]]) -> tuple[IcebergFile, ...]:
         for start in range(0, len(rows), CHUNK_ROWS):
             part = rows[start : start + CHUNK_ROWS]
-            incomplete = [(key, last) for key, last in part if last.row is not None and UNCHANGED in last.row]
+            # Only a row that keeps values of an older one knows where that was.
+            incomplete = [(key, last) for key, last in part if last.origin is not None]
             self.writer.write(self._table(part, self._kept(files, incomplete)))
         return tuple(self.writer.close())
 
     def _table(self, rows: Sequence[tuple[Key, Last]], kept: dict[tuple[Key, int], object]) -> pa.Table:
         columns = []
+        values_of = list(zip(*(last.row or () for _, last in rows), strict=True))
         for field, wanted in zip(self.table.schema().fields, self.writer.arrow_schema, strict=True):
             place = self.places.get(field.name)
             if place is None:
                 columns.append(pa.nulls(len(rows), wanted.type))
                 continue
             base = self.follower.columns[place].type.base
-            values = [last.row[place] if last.row is not None else None for _, last in rows]
-            plain = [value if isinstance(value, bytes) else None for value in values]
-            column = arrow_column(plain, str(field.field_type), base, field.name)
-            if UNCHANGED in values:
+            values = values_of[place]
+            plain = [None if value is UNCHANGED else value for value in values] if kept else values
+            column = arrow_column(cast(Values, plain), str(field.field_type), base, field.name)
+            if kept and UNCHANGED in values:
                 merged = [
                     kept[key, place] if value is UNCHANGED else known
                     for (key, _), value, known in zip(rows, values, column.to_pylist(), strict=True)
