@@ -157,7 +157,7 @@ def test_a_lost_slot_is_noticed_and_a_new_copy_mends_it(mirrored: World) -> None
     create(connection)
     start(app, connection, T)
     connection.execute("insert into items (id) values (3)")
-    connection.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots")
+    connection.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots where not temporary")
     assert list(pump(app, connection).parked) == ["public.items"]
     assert "slot" in problem(connection, T)
     copy(app, T, again=True)
@@ -165,7 +165,7 @@ def test_a_lost_slot_is_noticed_and_a_new_copy_mends_it(mirrored: World) -> None
     run(app, connection, "insert into items (id) values (4)")
     # Moved by somebody else.
     connection.execute("insert into items (id) values (5)")
-    connection.execute("select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from pg_replication_slots")
+    connection.execute("select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from pg_replication_slots where not temporary")
     assert list(pump(app, connection).parked) == ["public.items"]
     copy(app, T, again=True)
     run(app, connection, "delete from items where id = 1")
@@ -189,9 +189,9 @@ def test_unregister_takes_everything_back(mirrored: World) -> None:
     unregister(connection, lake, tables.get(connection, T), drop_lake=True)
     assert one("select relreplident from pg_class where oid = 'public.items'::regclass") == "i"
     assert one("select count(*) from pg_publication_tables where tablename = 'items'") == 0
-    assert one("select count(*) from pg_replication_slots") == 1
+    assert one("select count(*) from pg_replication_slots where not temporary") == 1
     unregister(connection, lake, tables.get(connection, OTHER), drop_lake=False)
-    assert (one("select count(*) from pg_replication_slots"), one("select count(*) from pg_publication")) == (0, 0)
+    assert (one("select count(*) from pg_replication_slots where not temporary"), one("select count(*) from pg_publication")) == (0, 0)
 
 
 def test_what_cannot_be_mirrored_is_refused_with_the_way_out(mirrored: World) -> None:

@@ -22,6 +22,7 @@ from modak.source.relation import SQL
 
 # Creating a slot waits for transactions that run already; so long, and no longer.
 SNAPSHOT_SECONDS_MAX = 300.0
+DROP_SECONDS_MAX = 10.0
 _WAL_DATA = struct.Struct("!QQq")
 _KEEPALIVE = struct.Struct("!QqB")
 _STATUS = struct.Struct("!cQQQqB")
@@ -85,7 +86,7 @@ def ensure_slot(connection: Connection, dsn: str, name: str) -> None:
 
 
 def drop_slot(connection: Connection, name: str) -> None:
-    if find_slot(connection, name) is not None:
+    if free_slot(connection, name, DROP_SECONDS_MAX) is not None:
         connection.execute("select pg_drop_replication_slot(%s)", [name])
 
 
