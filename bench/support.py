@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from modak.app import App
@@ -18,10 +18,11 @@ from modak.settings import load
 
 
 @contextlib.contextmanager
-def machine() -> Iterator[App]:
+def machine(options: Mapping[str, str] | None = None) -> Iterator[App]:
     """An App on an embedded cluster in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="modak-bench-") as folder:
-        cluster = Cluster.start(Path(folder) / "postgres", options={"shared_buffers": "1GB", "max_wal_size": "8GB"})
+        chosen = {"shared_buffers": "1GB", "max_wal_size": "8GB", **(options or {})}
+        cluster = Cluster.start(Path(folder) / "postgres", options=chosen)
         try:
             with connect(cluster.dsn()) as connection:
                 migrate(connection)

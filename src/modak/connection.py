@@ -37,7 +37,8 @@ def masked(dsn: str) -> str:
     return conninfo.make_conninfo("", **kept)
 
 
-def _options(dsn: str) -> str:
+def session_options(dsn: str) -> str:
+    """The DSN's own options, and the settings that every session of ours has."""
     given = str(conninfo.conninfo_to_dict(dsn).get("options") or "")
     pins = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in PINNED_SETTINGS.items())
     return f"{given} {pins}".strip()
@@ -47,7 +48,7 @@ def open_connection(dsn: str, *, application: str = "modak", autocommit: bool = 
     """A connection for whoever keeps it and closes it himself."""
     try:
         return psycopg.connect(
-            dsn, row_factory=dict_row, autocommit=autocommit, application_name=application, options=_options(dsn), **options
+            dsn, row_factory=dict_row, autocommit=autocommit, application_name=application, options=session_options(dsn), **options
         )
     except psycopg.ProgrammingError as cause:
         raise ConnectionFailed("the DSN cannot be read", hint="write it as postgresql://user@host:port/database") from cause

@@ -17,10 +17,12 @@ import click
 import pytest
 from psycopg import conninfo
 
+from modak.catalog.migrate import migrate
 from modak.connection import Connection, connect
 from modak.core import operation, partition
 from modak.embedded.postgres import Cluster
 from modak.settings import SETTINGS, Setting
+from tests import mirroring
 from tests.docs import generate
 from tests.docs.blocks import Block, Reader, blocks
 from tests.docs.generate import REFERENCE, ROOT
@@ -145,6 +147,20 @@ def test_the_guide_works(guide: str, new_database: Callable[..., str], template:
     found = blocks(ROOT / "docs" / "guides" / f"{guide}.md")
     assert found
     reader.follow(found)
+
+
+def test_the_guide_to_mirrored_tables_works(tmp_path: Path, spark_connect: str) -> None:
+    """On a server that has a stream to read."""
+    cluster = Cluster.start(tmp_path / "postgres", options=mirroring.OPTIONS)
+    try:
+        with connect(cluster.dsn()) as connection:
+            migrate(connection)
+        reader = Reader(tmp_path, MODAK_DSN=cluster.dsn(), MODAK_DATA=str(tmp_path / "data"), MODAK_SPARK=spark_connect)
+        found = blocks(ROOT / "docs" / "guides" / "mirror.md")
+        assert len(found) > 5
+        reader.follow(found)
+    finally:
+        cluster.stop("immediate")
 
 
 def test_the_guide_to_stream_load_works(new_database: Callable[..., str], template: str, tmp_path: Path) -> None:

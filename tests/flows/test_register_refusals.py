@@ -131,6 +131,10 @@ CONFLICTS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "mirrored", "keep_heap": True}, "--keep-heap is for tiered tables"),
     ({"mode": "mirrored", "check_cold_keys": True}, "--check-cold-keys is for tiered tables"),
     ({"mode": "mirrored", "lag": "10"}, "--lag is for tiered tables"),
+    ({"mode": "mirrored", "surface": "view"}, "--surface view is for tiered tables"),
+    ({"mode": "mirrored", "heap_retention": "10"}, "--heap-retention is not part of this release"),
+    ({"mode": "mirrored", "premake": 3}, "--premake is for tiered tables"),
+    ({"mode": "mirrored", "reclaim_lag": "3"}, "--reclaim-lag is for tiered tables"),
     ({"keep_heap": True, "lake_retention": "500", "width": "10"}, "contradict each other"),
     ({"keep_heap": True, "reclaim_lag": "500"}, "never reclaims"),
     ({"heap_retention": "10"}, "--heap-retention is for mirrored tables"),
@@ -227,9 +231,9 @@ def test_a_registered_table_is_refused_under_each_of_its_names(connection: Conne
     assert "public.events" in str(refused)
 
 
-def test_mirrored_is_refused_for_now_before_anything_is_made(connection: Connection, app: App, lake: IcebergLake) -> None:
+def test_a_key_that_no_index_proves_cannot_be_mirrored(connection: Connection, app: App, lake: IcebergLake) -> None:
     create_events(connection)
-    assert "mirrored" in str(refuse(connection, app, lake, mode="mirrored"))
+    assert "no index proves" in str(refuse(connection, app, lake, mode="mirrored", surface="heap"))
 
 
 def test_a_role_that_does_not_own_the_table_is_told_who_does(connection: Connection, app: App, dsn: str, lake: IcebergLake) -> None:

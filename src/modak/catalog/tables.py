@@ -47,6 +47,8 @@ class Registered:
     original: Mapping[str, Any] = field(default_factory=dict)
     cold_build: int = 0
     cold_bound: int = KEY_MIN
+    publication_name: str | None = None
+    slot_name: str | None = None
 
     @property
     def name(self) -> Name:

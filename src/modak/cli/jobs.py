@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modak.core.table import Name
     from modak.core.tier_key import TierKeyType
     from modak.jobs.context import JobContext
+    from modak.jobs.initial_copy import CopyOutcome
 
 T = TypeVar("T")
 
@@ -59,6 +60,18 @@ def add_commands(group: click.Group) -> None:
 
     @command(group)
     @click.argument("table", required=False)
+    def mirror(context: Context, table: str | None) -> None:
+        """Follow the stream of changes up to where it is now, for every mirrored table: they share one slot. TABLE must be one of them."""
+        _mirror(context, table)
+
+    @command(group)
+    @click.argument("table")
+    def resync(context: Context, table: str) -> None:
+        """Copy a mirrored table to the lake anew, and follow it from there: the way out for one that is parked."""
+        _resync(context, table)
+
+    @command(group)
+    @click.argument("table", required=False)
     @click.option("--repair", is_flag=True, help="Where a heap copy stands, make the lake say the same through the delta.")
     def verify(context: Context, table: str | None, repair: bool) -> None:
         """Compare heap and lake by content; exit 3 on any difference. Without TABLE: every enabled table."""
@@ -86,6 +99,7 @@ def _each(
     for name in _names(context, table, chosen):
         try:
             with context.app.job(name) as job:
+                _refuse_mirrored(job)
                 done.append(work(name, job))
         except ModakError as error:
             if table is not None:
@@ -97,6 +111,15 @@ def _each(
     return done
 
 
+def _refuse_mirrored(job: JobContext) -> None:
+    from modak.errors import Refused
+
+    if job.table.mode == "mirrored":
+        raise Refused(
+            f"{job.table.name} is mirrored, and this job is for tiered tables", hint=f"`modak mirror {job.table.name}` follows it"
+        )
+
+
 def _show(context: Context, done: list[dict[str, Any]], columns: tuple[str, ...], headings: list[str]) -> None:
     """What passes did, a line for each table, and what they wait for."""
     context.output.result(done)
@@ -104,6 +127,47 @@ def _show(context: Context, done: list[dict[str, Any]], columns: tuple[str, ...]
     for line in done:
         if line["waiting"]:
             context.output.note(f"{line['table']}: {line['waiting']}")
+
+
+def _mirror(context: Context, table: str | None) -> None:
+    from modak.catalog import tables
+    from modak.errors import Refused
+    from modak.jobs import mirror
+    from modak.source.relation import parse_name
+    from modak.source.replication import lsn_text
+
+    app = context.app
+    with app.connection() as connection:
+        if table is not None and tables.get(connection, parse_name(table)).mode != "mirrored":
+            raise Refused(f"{table} is tiered", hint=f"`modak tier {table}` moves its rows")
+        done = mirror.mirror(connection, app.dsn, app.job)
+    at = lsn_text(done.lsn) if done.lsn is not None else None
+    context.output.result({**vars(done), "lsn": at})
+    row = (done.tables, done.transactions, done.changes, done.commits, done.rows_written, done.rows_deleted, at)
+    context.output.table(["tables", "transactions", "changes", "commits", "rows written", "rows deleted", "F"], [row])
+    for name in done.copying:
+        context.output.note(f"{name} is not copied yet: `modak register {name} …` again, with the same settings, goes on with it")
+    for name, why in (done.parked | done.failed).items():
+        context.output.note(f"{name}: {why}")
+    if done.parked or done.failed:
+        click.get_current_context().exit(1)
+
+
+def _resync(context: Context, table: str) -> None:
+    from modak.jobs import initial_copy
+    from modak.source.relation import parse_name
+
+    with context.app.job(parse_name(table)) as job:
+        show_copy(context, str(job.table.name), initial_copy.copy(job, again=True))
+
+
+def show_copy(context: Context, name: str, done: CopyOutcome) -> None:
+    from modak.source.replication import lsn_text
+
+    at = lsn_text(done.lsn) if done.lsn is not None else None
+    went_on = f", {done.resumed} chunks were there already" if done.resumed else ""
+    text = f"{name}: {done.rows:,} rows copied in {done.chunks} chunks{went_on}; the stream follows from {at}"
+    context.output.result({"table": name, **vars(done), "lsn": at}, text)
 
 
 def _fold(context: Context, table: str | None, batch: int | None) -> None:
@@ -174,6 +238,7 @@ def _tier(context: Context, table: str | None, upto: str | None, foreign: str, k
     for name in _names(context, table):
         try:
             with context.app.job(name) as job:
+                _refuse_mirrored(job)
                 key = job.table.key_type.decode(upto) if upto is not None else None
                 outcome = tier.tier(job, upto=key, foreign_snapshots=foreign)
                 reclaimed = reclaim.Reclaimed() if keep else reclaim.reclaim(job)
@@ -216,6 +281,7 @@ def _verify(context: Context, table: str | None, repair: bool) -> None:
     done = []
     for name in _names(context, table):
         with context.app.job(name) as job:
+            _refuse_mirrored(job)
             done.append((str(name), verify.verify(job, repair=repair)))
     data = [{"table": label, **vars(found), "differences": [vars(difference) for difference in found.differences]} for label, found in done]
     context.output.result(data)

@@ -11,6 +11,7 @@ from modak.cli.context import Context, command
 
 if TYPE_CHECKING:
     from modak.core.registration import Options
+    from modak.core.table import Name
 
 
 def _registration_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,7 +46,7 @@ def options_of(given: dict[str, Any]) -> Options:
         tier_key=given["tier_key"],
         primary_key=_columns(given["primary_key"]),
         mode=given["mode"],
-        surface=given["surface"] or "view",
+        surface=given["surface"] or ("heap" if given["mode"] == "mirrored" else "view"),
         lag=given["lag"],
         reclaim_lag=given["reclaim_lag"],
         width=given["width"],
@@ -141,7 +142,8 @@ def _register(context: Context, table: str, given: dict[str, Any]) -> None:
     from modak.catalog import profiles, tables
     from modak.cli.status import settings
     from modak.errors import Refused
-    from modak.registration import policy, register, report
+    from modak.jobs import initial_copy
+    from modak.registration import mirroring, policy, register, report
     from modak.source import statements
     from modak.source.relation import parse_name
 
@@ -152,15 +154,36 @@ def _register(context: Context, table: str, given: dict[str, Any]) -> None:
         if known is not None:
             options = options if given["surface"] else _with_surface(options, known.surface)
             found = policy.apply_options(connection, known, options, primary_key=options.primary_key)
+            if found.mode == "mirrored" and initial_copy.is_pending(connection, found.table_id):
+                _copy(context, name)
+                return
             context.output.result(settings(found) | {"policy": policy.show(found)}, f"{name} was registered already; settings are in place")
             return
-        choice = None if given["surface"] else report.surface_problem(statements.that_need_the_heap(connection, name), name)
+        choice = (
+            None
+            if given["surface"] or options.mode == "mirrored"
+            else report.surface_problem(statements.that_need_the_heap(connection, name), name)
+        )
         if choice is not None:
             raise Refused(f"{name} needs a decision", [choice], hint="nothing was changed")
         profile = profiles.get(connection, options.profile)
         found = register.register(connection, app.lake(profile), name, options, profile=profile.name, progress=app.progress)
+    if found.mode == "mirrored":
+        for note in mirroring.changes(found):
+            context.output.note(note)
+        _copy(context, name)
+        return
     text = f"{name} is registered: heap {found.heap}, two-tier view {found.view}, lake table {found.lake_table_ref}"
     context.output.result(settings(found) | {"policy": policy.show(found)}, text)
+
+
+def _copy(context: Context, name: Name) -> None:
+    """The rows that are there already; a copy that was killed goes on."""
+    from modak.cli.jobs import show_copy
+    from modak.jobs import initial_copy
+
+    with context.app.job(name) as job:
+        show_copy(context, str(name), initial_copy.copy(job))
 
 
 def _with_surface(options: Options, surface: str) -> Options:

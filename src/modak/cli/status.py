@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from modak.catalog import migrate, tables
+from modak.catalog import migrate, mirrors, tables
 from modak.catalog.tables import Registered
 from modak.cli.output import Output
 from modak.connection import Connection
 from modak.core.partition import PartitionState
 from modak.core.table import Name, quoted
 from modak.registration import policy
+from modak.source.replication import lsn_text
 from modak.source.sessions import horizon_holders
 
 
 def show(connection: Connection, output: Output, name: Name | None) -> None:
     rows = connection.execute(migrate.SQL.query("list_status")).fetchall()
     if name is None:
-        output.result(rows)
+        followed = mirrors.lags(connection)
+        output.result([{**row, "mirror": _mirror(row, followed)} for row in rows])
         _lines(output, rows)
         for row in rows:
+            _follows(output, row, followed)
             _problems(output, row)
         if not rows:
             output.note("no table is registered yet: `modak register schema.table --tier-key COLUMN`")
@@ -31,6 +34,7 @@ def show(connection: Connection, output: Output, name: Name | None) -> None:
     output.result(
         {
             **row,
+            "mirror": _mirror(row, mirrors.lags(connection)),
             "settings": settings(table),
             "policy": policy.show(table),
             "partitions": partitions,
@@ -40,9 +44,31 @@ def show(connection: Connection, output: Output, name: Name | None) -> None:
     _lines(output, [row])
     output.table(["setting", "value"], [(key, _plain(value)) for key, value in settings(table).items()])
     output.table(["partition", "from", "to", "state"], [(part["name"], part["from"], part["to"], part["state"]) for part in partitions])
+    _follows(output, row, mirrors.lags(connection))
     _problems(output, row)
     for line in reclaim_waits(connection, table):
         output.note(f"waiting to be dropped: {line}")
+
+
+def _mirror(row: dict[str, Any], followed: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """How a mirrored table gets on; None for a tiered one."""
+    found = next((one for one in followed if one["table_id"] == row["table_id"]), None)
+    if found is None:
+        return None
+    state = "parked" if found["is_parked"] else "copying" if found["is_copying"] else "followed"
+    at = lsn_text(found["frontier"]) if found["frontier"] is not None else None
+    kept = {name: found[name] for name in ("lag_bytes", "lag_seconds", "retained_bytes")}
+    return {"state": state, "frontier": at, **kept}
+
+
+def _follows(output: Output, row: dict[str, Any], followed: Sequence[dict[str, Any]]) -> None:
+    found = _mirror(row, followed)
+    if found is not None:
+        output.note(
+            f"= {row['schema_name']}.{row['table_name']} {found['state']}, F {found['frontier'] or 'none'}, "
+            f"{found['lag_bytes']:,} bytes behind, {found['lag_seconds']:.0f} s since F moved; "
+            f"its slot keeps {found['retained_bytes']:,} bytes of WAL"
+        )
 
 
 def reclaim_waits(connection: Connection, table: Registered) -> list[str]:

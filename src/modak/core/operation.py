@@ -22,6 +22,7 @@ class OperationKind(enum.StrEnum):
     LOAD = "load"
     COPY = "copy"
     UNTIER = "untier"
+    MIRROR = "mirror"
 
 
 class Phase(enum.StrEnum):

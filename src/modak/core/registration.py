@@ -63,6 +63,7 @@ def decide(relation: Relation, options: Options) -> Decision:
         *_primary_key(relation, primary_key, given=bool(options.primary_key)),
         *_columns(relation, options, primary_key),
         *_protection(relation, options),
+        *_mirroring(relation, options),
         *_names(relation, options),
         *_conflicts(options),
     ]
@@ -74,7 +75,7 @@ def decide(relation: Relation, options: Options) -> Decision:
         lags, lag_problems = _lags(options, key_type, chosen)
         problems += lag_problems
         problems += _partitioning(relation, options, key_type)
-    return Decision(primary_key, key_type, chosen, lags, tuple(problems), tuple(_notes(relation, primary_key)))
+    return Decision(primary_key, key_type, chosen, lags, tuple(problems), tuple(_notes(relation, options, primary_key)))
 
 
 def column_problems(relation: Relation, options: Options) -> list[Problem]:
@@ -186,7 +187,7 @@ def _protection(relation: Relation, options: Options) -> Iterator[Problem]:
             f"{relation.name} has row-level security, which a view would by-pass",
             "disable it, or keep this table hot",
         )
-    if options.surface == "heap":
+    if options.surface == "heap" or options.mode == "mirrored":
         return
     for dependent in relation.dependents:
         if options.dependents == "keep" or (options.dependents == "move" and follows_name(relation, dependent)):
@@ -209,6 +210,17 @@ def derived_name(table: str, suffix: str) -> str:
     return table.encode()[:room].decode(errors="ignore") + suffix
 
 
+def _mirroring(relation: Relation, options: Options) -> Iterator[Problem]:
+    """What the stream cannot carry."""
+    if options.mode != "mirrored":
+        return
+    for column in relation.columns:
+        if column.generated:
+            yield Problem(
+                "generated", f"column {column.name} is generated, and the stream does not carry such values", "make it a plain one"
+            )
+
+
 def heap_name(relation: Relation, surface: str) -> str:
     return derived_name(relation.name.name, "_hot") if surface == "view" else relation.name.name
 
@@ -219,7 +231,7 @@ def view_name(relation: Relation, surface: str) -> str:
 
 def _names(relation: Relation, options: Options) -> Iterator[Problem]:
     wanted = heap_name(relation, options.surface) if options.surface == "view" else view_name(relation, options.surface)
-    if wanted in relation.siblings:
+    if wanted in relation.siblings and options.mode == "tiered":
         yield Problem(
             "name_taken",
             f"the name {wanted!r} is taken in schema {relation.name.schema}",
@@ -244,6 +256,18 @@ def _conflicts(options: Options) -> Iterator[Problem]:
         (options.mode == "mirrored" and options.check_cold_keys, "--check-cold-keys is for tiered tables", None),
         (options.mode == "mirrored" and options.lake_retention is not None, "--lake-retention is for tiered tables", None),
         (options.mode == "mirrored" and options.lag is not None, "--lag is for tiered tables", "a mirror trails by itself"),
+        (
+            options.mode == "mirrored" and options.surface == "view",
+            "--surface view is for tiered tables",
+            "a mirrored table keeps its name and everything else: --surface heap",
+        ),
+        (options.mode == "mirrored" and options.reclaim_lag is not None, "--reclaim-lag is for tiered tables", None),
+        (options.mode == "mirrored" and options.premake > 0, "--premake is for tiered tables", "make partitions as before"),
+        (
+            options.mode == "mirrored" and options.heap_retention is not None,
+            "--heap-retention is not part of this release",
+            "a mirrored heap stays complete",
+        ),
         (options.mode == "tiered" and options.heap_retention is not None, "--heap-retention is for mirrored tables", "use --lag"),
         (
             options.keep_heap and options.lake_retention is not None,
@@ -287,7 +311,7 @@ def _retention(parsed: dict[str, Lag | None], key_type: TierKeyType, chosen: str
 
 
 def _partitioning(relation: Relation, options: Options, key_type: TierKeyType) -> Iterator[Problem]:
-    if relation.kind not in "rp" or (options.mode == "mirrored" and relation.strategy is None):
+    if relation.kind not in "rp" or options.mode == "mirrored":
         return
     if relation.strategy is None:
         yield Problem(
@@ -340,7 +364,7 @@ def _bounds_problems(relation: Relation, key_type: TierKeyType) -> Iterator[Prob
                 yield Problem("bound", f"partition {leaf.name}: {refused}", refused.hint)
 
 
-def _notes(relation: Relation, primary_key: tuple[str, ...]) -> Iterator[str]:
+def _notes(relation: Relation, options: Options, primary_key: tuple[str, ...]) -> Iterator[str]:
     """Things to know that do not stand in the way."""
     if primary_key and not proven_unique(relation, primary_key):
         yield f"no unique index proves that ({', '.join(primary_key)}) identifies a row; registration looks for duplicates"
@@ -348,7 +372,7 @@ def _notes(relation: Relation, primary_key: tuple[str, ...]) -> Iterator[str]:
         column = relation.column(name)
         if column is not None and not column.not_null:
             yield f"primary key column {name} will be set NOT NULL (unregister takes that back)"
-    if relation.publications:
+    if relation.publications and options.mode == "tiered":
         yield f"the heap is in publication {', '.join(relation.publications)}; subscribers will see partitions being dropped, not deletes"
 
 

@@ -20,8 +20,8 @@ from modak.jobs.context import JobContext
 from modak.lake.iceberg import iceberg_type
 
 
-def follow(context: JobContext, relation: Relation) -> tuple[LakeColumn, ...]:
-    """Bring the lake table to the heap's columns; returns them."""
+def follow(context: JobContext, relation: Relation, *, replace: bool = False) -> tuple[LakeColumn, ...]:
+    """Bring the lake table to the heap's columns; returns them. ``replace``: rows are copied anew, so any type may change."""
     table = context.table
     required = (*table.primary_key_cols, table.tier_key_col)
     columns, problems = lake_columns(relation.columns, required, table.text_cols)
@@ -29,7 +29,7 @@ def follow(context: JobContext, relation: Relation) -> tuple[LakeColumn, ...]:
         raise Refused(f"{table.name} has columns that the lake cannot take", problems, hint="its partitions stay hot")
     lake = context.lake.load(table.lake_table_ref)
     known = tables.lake_field_ids(context.connection, context.table_id) or _by_name(lake, relation)
-    changes = _changes(lake, relation, columns, known)
+    changes = _changes(lake, relation, columns, known, replace=replace)
     if changes.problems:
         raise Refused(
             f"the columns of {table.name} changed in a way the lake cannot follow", changes.problems, hint="its partitions stay hot"
@@ -62,7 +62,7 @@ class Changes:
         return bool(self.added or self.renamed or self.widened or self.dropped)
 
 
-def _changes(lake: Table, relation: Relation, columns: tuple[LakeColumn, ...], known: Mapping[int, int]) -> Changes:
+def _changes(lake: Table, relation: Relation, columns: tuple[LakeColumn, ...], known: Mapping[int, int], *, replace: bool) -> Changes:
     changes = Changes()
     fields = {field.field_id: field for field in lake.schema().fields}
     # Added by a pass that was killed before it wrote that down.
@@ -74,7 +74,7 @@ def _changes(lake: Table, relation: Relation, columns: tuple[LakeColumn, ...], k
             changes.added.append(column)
             continue
         kept.add(field.field_id)
-        _compare(changes, field, heap_column, column, is_empty=not lake.metadata.snapshots)
+        _compare(changes, field, heap_column, column, is_empty=replace or not lake.metadata.snapshots)
     identifiers = set(lake.schema().identifier_field_ids)
     for field_id, field in fields.items():
         if field_id not in kept and field_id in identifiers:

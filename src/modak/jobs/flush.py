@@ -90,7 +90,13 @@ def flush(context: JobContext, op_id: str, partitions: Sequence[Name], columns: 
     """Copy the partitions to files. Raises ValueRefused, naming column and key, if a value does not fit the lake."""
     wanted = context.cores * CHUNKS_PER_CORE
     cut = heap.chunks(context.connection, partitions, bytes_min=CHUNK_BYTES_MIN, bytes_max=CHUNK_BYTES_MAX, wanted=wanted)
-    skip = _skips_corrected(context)
+    return flush_chunks(context, op_id, cut, columns, snapshot, skip=_skips_corrected(context))
+
+
+def flush_chunks(
+    context: JobContext, op_id: str, cut: Sequence[Chunk], columns: Sequence[LakeColumn], snapshot: Snapshot, *, skip: bool = False
+) -> Flushed:
+    """Copy these chunks. ``skip`` leaves out rows whose key the delta knows."""
     task = FlushTask(
         dsn=context.dsn,
         snapshot=snapshot.name,

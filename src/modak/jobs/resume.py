@@ -15,6 +15,7 @@ from modak.jobs.cold_side import finish_untier
 from modak.jobs.context import JobContext
 from modak.jobs.publishing.fold import publish_fold
 from modak.jobs.publishing.incoming import publish_incoming
+from modak.jobs.publishing.mirror import publish_copy, publish_mirror
 from modak.jobs.publishing.retain import publish_retention
 from modak.jobs.publishing.seam import Pinned, Sealed
 from modak.jobs.publishing.tier import publish_tiering
@@ -109,6 +110,11 @@ def abandon_incoming(context: JobContext, operation: Operation) -> None:
         operations.move(context.connection, operation, Phase.ABANDONED)
 
 
+def abandon_plain(context: JobContext, operation: Operation) -> None:
+    """Nothing was prepared for it. A commit that was made is rolled back before the next one, and the work is done again."""
+    operations.move(context.connection, operation, Phase.ABANDONED)
+
+
 def abandon_untier(context: JobContext, operation: Operation) -> None:
     """Drop what was filled: lake and delta never stopped being the truth. A commit that was made is rolled back before the next one."""
 
@@ -159,6 +165,8 @@ _FLOWS = {
     OperationKind.RETENTION: _Flow(publish_retention, abandon_fold, (CutlineMoved, Pinned, Refused)),
     OperationKind.LOAD: _INCOMING,
     OperationKind.INGEST: _INCOMING,
+    OperationKind.COPY: _Flow(publish_copy, abandon_plain, (CutlineMoved,)),
+    OperationKind.MIRROR: _Flow(publish_mirror, abandon_plain, (CutlineMoved,)),
     # Also a heap that has changed since its partitions were filled.
     OperationKind.UNTIER: _Flow(publish_untier, abandon_untier, (CutlineMoved, Pinned, Refused), "its partitions were filled already"),
 }

@@ -54,6 +54,8 @@ class _Cold:
 
 def alter(connection: Connection, lake: Lake, table: Registered, text: str, *, attempts: int = ATTEMPTS_MAX) -> Altered:
     """Run ``ALTER TABLE <heap> <text>``. The connection is in autocommit, and the caller alone on the table (``App.job``)."""
+    if table.mode == "mirrored":
+        raise Refused(f"{table.name} is mirrored and stands alone", hint=f"alter table {table.name} {text}; the mirror follows what it can")
     actions = alter_action.parse(text)
     _refuse([problem for action in actions for problem in _not_here(action, table)], table)
     relation, state = describe(connection, table.heap), _look(connection, lake, table)

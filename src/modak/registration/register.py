@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg import sql
 
-from modak.catalog import migrate, tables
+from modak.catalog import migrate, mirrors, tables
 from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core import bounds, lake_table
 from modak.core.lake_table import LakeTable, Shape
 from modak.core.registration import Decision, Options, decide, follows_name, heap_name, proven_unique, view_name
 from modak.core.table import Name, Relation
-from modak.core.tier_key import TierKeyType
+from modak.core.tier_key import KEY_MIN, TierKeyType
 from modak.errors import LakeError, LockNotAvailable, Problem, Refused
 from modak.failpoints import failpoint
 from modak.lake.port import Lake, LakePointer
 from modak.progress import SILENT, Progress
-from modak.registration import surface
+from modak.registration import mirroring, surface
 from modak.source import keys, spill
 from modak.source.expressions import encoded_key
 from modak.source.relation import describe
 from modak.source.spill import identifier
+from modak.sqlfiles import trusted
 
 LOCK_TIMEOUT_MS = 2000
 CATALOG_STAMP = "modak.catalog-id"
@@ -83,7 +84,7 @@ def register(connection: Connection, lake: Lake, name: Name, options: Options, *
         plan = look(connection, name, options)
         refuse_if_wrong(plan)
         if options.mode == "mirrored":
-            raise Refused("mirrored tables are not part of this release", hint="register it as tiered, or wait for the mirror")
+            mirroring.refuse_if_impossible(connection, plan.relation, plan.decision.primary_key)
         with progress.task("Checking keys"):
             _check_keys(connection, plan)
         with progress.task(f"Creating lake table {plan.lake_ref}"):
@@ -206,10 +207,14 @@ def _change_postgres(connection: Connection, plan: Plan, pointer: LakePointer, p
     try:
         with connection.transaction():
             connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
-            connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(relation.name)))
+            # A mirrored table changes for nobody: its readers and writers pass.
+            mode = "share update exclusive" if is_mirrored(plan) else "access exclusive"
+            connection.execute(sql.SQL("lock table {} in {} mode").format(identifier(relation.name), trusted(mode)))
             locked = _look_again(connection, plan)
             failpoint("register.after_lock")
-            registered = _change_relations(connection, locked, profile)
+            registered = (
+                _change_mirrored(connection, locked, profile) if is_mirrored(plan) else _change_relations(connection, locked, profile)
+            )
             failpoint("register.after_ddl")
             _write_catalog(connection, locked, registered, pointer)
             failpoint("register.before_commit")
@@ -258,6 +263,19 @@ def _change_relations(connection: Connection, plan: Plan, profile: str) -> Regis
     return _registered(plan, profile, original)
 
 
+def is_mirrored(plan: Plan) -> bool:
+    return plan.options.mode == "mirrored"
+
+
+def _change_mirrored(connection: Connection, plan: Plan, profile: str) -> Registered:
+    """The table stays as it is, but for what its stream has to say of a row: a mirror has no view and no spill."""
+    mirroring.refuse_if_impossible(connection, plan.relation, plan.decision.primary_key)
+    publication, slot = mirroring.publish(connection, plan.relation)
+    identities = mirroring.identify(connection, plan.relation, plan.decision.primary_key)
+    found = _registered(plan, profile, {"identities": identities})
+    return replace(found, publication_name=publication, slot_name=slot, view_name=plan.heap.name, cold_build=0, cold_bound=KEY_MIN)
+
+
 def _registered(plan: Plan, profile: str, original: dict[str, object]) -> Registered:
     relation, options, lags = plan.relation, plan.options, plan.decision.lags
     return Registered(
@@ -284,17 +302,20 @@ def _registered(plan: Plan, profile: str, original: dict[str, object]) -> Regist
         premake=options.premake,
         original=original,
         cold_build=surface.FIRST_BUILD,
-        cold_bound=bounds.lowest(relation, plan.key_type),
+        cold_bound=KEY_MIN if is_mirrored(plan) else bounds.lowest(relation, plan.key_type),
     )
 
 
 def _write_catalog(connection: Connection, plan: Plan, registered: Registered, pointer: LakePointer) -> None:
-    lowest = bounds.lowest(plan.relation, plan.key_type)
+    lowest = KEY_MIN if is_mirrored(plan) else bounds.lowest(plan.relation, plan.key_type)
     tables.insert(connection, registered, tier_key_hi=lowest, lake_props={"metadata_location": pointer.metadata_location})
     # From the first moment, so that a column that is renamed before the first pass is not taken for a new one.
     fields = dict(zip(pointer.columns, pointer.field_ids, strict=True))
     known = {column.number: fields[column.name] for column in plan.relation.columns}
     tables.save_lake_columns(connection, registered.table_id, known)
+    if is_mirrored(plan):
+        mirrors.insert(connection, registered.table_id)
+        return
     leaves = bounds.range_leaves(plan.relation)
     found = [(leaf.oid, leaf.name, *bounds.parse_range(leaf.bound, plan.key_type)) for leaf in leaves]
     tables.record_partitions(connection, registered.table_id, found)

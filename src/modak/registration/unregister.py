@@ -15,7 +15,7 @@ from modak.core.table import Dependent, Name
 from modak.errors import LockNotAvailable, Problem, Refused
 from modak.failpoints import failpoint
 from modak.lake.port import Lake
-from modak.registration import surface
+from modak.registration import mirroring, surface
 from modak.registration.register import CATALOG_STAMP, LOCK_TIMEOUT_MS, TABLE_STAMP, read_catalog_id
 from modak.source import capture, spill
 from modak.source.relation import SQL, dependents, describe, find_by_oid
@@ -45,8 +45,11 @@ def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_la
             if heap is not None:
                 connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(heap)))
             _refuse_if_busy(connection, table, drop_lake)
-            kept = _restore(connection, table, heap) if heap is not None else spill.remove(connection, table.table_id, ())
-            surface.remove(connection, table.table_id, table.cold_build)
+            if table.mode == "mirrored":
+                kept = mirroring.restore(connection, table, heap)
+            else:
+                kept = _restore(connection, table, heap) if heap is not None else spill.remove(connection, table.table_id, ())
+                surface.remove(connection, table.table_id, table.cold_build)
             tables.delete(connection, table.table_id)
             failpoint("unregister.before_commit")
     except psycopg.errors.LockNotAvailable as cause:
@@ -58,6 +61,8 @@ def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_la
             f"this role may not unregister {table.name}: {cause.diag.message_primary}", hint="connect as its owner or as a superuser"
         ) from cause
     failpoint("unregister.after_commit")
+    if table.mode == "mirrored":
+        mirroring.clean_up(connection, table)
     if drop_lake:
         lake.drop(table.lake_table_ref, purge=True)
     return Outcome(table.name, True, drop_lake, table.lake_table_ref, (pointer.total_rows or 0) if pointer else 0, tuple(kept))

@@ -34,6 +34,7 @@ class Chunk:
     partition: Name
     first_page: int
     last_page: int | None
+    filenode: int | None = None  # the read fails if the partition has been rewritten: its rows stand on other pages then
 
 
 @contextlib.contextmanager
@@ -72,7 +73,10 @@ def select(columns: Sequence[LakeColumn], chunk: Chunk) -> str:
     """SQL that reads a chunk: the columns as the copy wants them, and ``modak_bad``."""
     table = identifier(chunk.partition).as_string()
     upper = f" and ctid < '({chunk.last_page},0)'::tid" if chunk.last_page is not None else ""
-    return f"select {projection(columns)} from only {table} where ctid >= '({chunk.first_page},0)'::tid{upper}"  # noqa: S608
+    # Looked at once, before the scan and under its lock; a division by zero is the one error that plain SQL can raise.
+    file = f"pg_catalog.pg_relation_filenode({sql.Literal(table).as_string()}::pg_catalog.regclass)"
+    same = f" and (select 1 / ({file} = {chunk.filenode})::int) = 1" if chunk.filenode is not None else ""
+    return f"select {projection(columns)} from only {table} where ctid >= '({chunk.first_page},0)'::tid{upper}{same}"  # noqa: S608
 
 
 def projection(columns: Sequence[LakeColumn]) -> str:

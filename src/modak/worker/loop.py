@@ -19,7 +19,7 @@ from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core.table import Name
 from modak.errors import LockNotAvailable, ModakError
-from modak.jobs import adopt, fold, reclaim, retain, tier
+from modak.jobs import adopt, fold, mirror, reclaim, retain, tier
 from modak.jobs.context import JobContext
 
 LEADER_LOCK = 0x6D67 << 40
@@ -69,6 +69,7 @@ class Loop:
                 if self.stop.is_set():
                     return
                 self._table(connection, table)
+            self._mirror(connection)
             self.stop.wait(self.seconds)
 
     def _table(self, connection: Connection, table: Registered) -> None:
@@ -89,6 +90,21 @@ class Loop:
                 log.warning("%s of %s failed: %s", name, table.name, cause)
         backoff.failures = backoff.failures + 1 if failed else 0
         backoff.until = time.monotonic() + min(BACKOFF_SECONDS_MAX, self.seconds * 2**backoff.failures) if failed else 0.0
+
+    def _mirror(self, connection: Connection) -> None:
+        """All mirrored tables at once, since they share a slot; what stops one of them is in modak.problems."""
+        if self.stop.is_set():
+            return
+        try:
+            done = mirror.mirror(connection, self.app.dsn, self.app.job)
+        except (psycopg.OperationalError, psycopg.InterfaceError):
+            raise
+        except (psycopg.Error, ModakError) as cause:
+            log.warning("mirror failed: %s", cause)
+            return
+        for name, why in (done.parked | done.failed).items():
+            if why != mirror.PARKED_BEFORE:
+                log.warning("mirror of %s stopped: %s", name, why)
 
     def _due(self, connection: Connection, table: Registered) -> Iterator[tuple[str, Callable[[JobContext], object]]]:
         """Staged rows first: a fold leaves what is newer than they are, and tiering may have to wait for them."""

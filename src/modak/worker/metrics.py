@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import psycopg
 from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from modak.catalog import mirrors
 from modak.connection import Connection
 from modak.core.table import Name
 from modak.errors import ModakError
@@ -63,6 +65,7 @@ class _Backlog:
         try:
             with self._connect() as connection:
                 found = connection.execute(SQL.query("staged_backlog")).fetchall()
+                followed = mirrors.lags(connection)
         except (ModakError, psycopg.Error) as cause:
             _log.warning("no figures of staged loads: %s", cause)
             up.add_metric([], 0)
@@ -74,3 +77,18 @@ class _Backlog:
             labels.add_metric([name], row["labels"])
             lag.add_metric([name], row["lag_seconds"])
         yield from (up, labels, lag)
+        yield from _mirror_metrics(followed)
+
+
+def _mirror_metrics(followed: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """How far mirrored tables are behind; the WAL is the slot's, and the same for all of them."""
+    figures = {
+        "lag_bytes": GaugeMetricFamily("modak_mirror_lag_bytes", "WAL that the lake has not followed yet.", labels=["table"]),
+        "lag_seconds": GaugeMetricFamily("modak_mirror_lag_seconds", "Since the frontier F moved.", labels=["table"]),
+        "is_parked": GaugeMetricFamily("modak_mirror_parked", "Whether the table waits for modak resync.", labels=["table"]),
+        "retained_bytes": GaugeMetricFamily("modak_mirror_retained_wal_bytes", "WAL that the slot keeps.", labels=["table"]),
+    }
+    for row in followed:
+        for figure, metric in figures.items():
+            metric.add_metric([str(Name(row["schema_name"], row["table_name"]))], float(row[figure]))
+    yield from figures.values()

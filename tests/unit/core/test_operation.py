@@ -53,4 +53,4 @@ def test_what_a_restart_decides_the_life_cycle_allows(phase: Phase) -> None:
 
 
 def test_kinds_are_those_of_the_journal() -> None:
-    assert set(OperationKind) == {"tiering", "compaction", "maintenance", "retention", "ingest", "load", "copy", "untier"}
+    assert set(OperationKind) == {"tiering", "compaction", "maintenance", "retention", "ingest", "load", "copy", "untier", "mirror"}

@@ -35,9 +35,10 @@ T = TypeVar("T")
 REFRESH_SECONDS = 1.0
 _LOCATIONS_MAX = 1_000
 
+# A mirrored table is complete in Postgres, which answers for it.
 _CATALOG = """
   from modak.tables t
-  join pg_catalog.pg_class c on c.oid = t.table_id::oid
+  join pg_catalog.pg_class c on c.oid = t.table_id::oid and t.mode = 'tiered'
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   join modak.storage_profiles p on p.profile_name = t.storage_profile
   left join pg_catalog.pg_class v on v.relnamespace = c.relnamespace and v.relname = t.view_name and v.relkind = 'v'

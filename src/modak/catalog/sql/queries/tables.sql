@@ -2,11 +2,11 @@
 insert into modak.tables
        (table_id, schema_name, table_name, primary_key_cols, tier_key_col, tier_key_type, partition_scheme, lake_table_ref,
         storage_profile, mode, surface, heap_name, view_name, text_cols, tier_lag, reclaim_lag, lake_retention_lag,
-        heap_retention_lag, keep_heap, check_cold_keys, premake, original, cold_build, cold_bound)
+        heap_retention_lag, keep_heap, check_cold_keys, premake, original, cold_build, cold_bound, publication_name, slot_name)
 values (%(table_id)s, %(schema_name)s, %(table_name)s, %(primary_key_cols)s, %(tier_key_col)s, %(tier_key_type)s, %(partition_scheme)s,
         %(lake_table_ref)s, %(storage_profile)s, %(mode)s, %(surface)s, %(heap_name)s, %(view_name)s, %(text_cols)s, %(tier_lag)s,
         %(reclaim_lag)s, %(lake_retention_lag)s, %(heap_retention_lag)s, %(keep_heap)s, %(check_cold_keys)s, %(premake)s,
-        %(original)s, %(cold_build)s, %(cold_bound)s);
+        %(original)s, %(cold_build)s, %(cold_bound)s, %(publication_name)s, %(slot_name)s);
 
 -- name: insert_cutline
 insert into modak.cutline (table_id, tier_key_hi, lake_props) values (%(table_id)s, %(tier_key_hi)s, %(lake_props)s);

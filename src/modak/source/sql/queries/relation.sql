@@ -231,3 +231,66 @@ select o.option_value as range
   join pg_foreign_table f on f.ftrelid = i.inhrelid
   cross join lateral pg_options_to_table(f.ftoptions) o
  where n.nspname = %(schema)s and c.relname = %(name)s and o.option_name = 'table_name';
+
+-- name: find_slot
+select (coalesce(confirmed_flush_lsn, restart_lsn, '0/0') - '0/0'::pg_lsn)::bigint as confirmed, active,
+       coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint as retained_bytes,
+       coalesce(wal_status = 'lost', false) as is_lost
+  from pg_replication_slots where slot_name = %(name)s;
+
+-- name: read_replication
+-- What mirroring asks of the server, and of the role that looks.
+select current_setting('wal_level') as wal_level,
+       current_setting('max_replication_slots')::int - (select count(*) from pg_replication_slots)::int as free_slots,
+       (r.rolsuper or r.rolreplication or exists (
+           select from pg_roles g where g.rolname in ('rds_replication', 'rds_superuser') and pg_has_role(r.oid, g.oid, 'member'))
+       ) as may_replicate,
+       has_database_privilege(current_database(), 'create') as may_publish,
+       (select oid::bigint from pg_database where datname = current_database()) as database_id
+  from pg_roles r where r.rolname = current_user;
+
+-- name: list_identities
+-- The replica identity of a table, or of each of its partitions that hold rows.
+select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as table_name, c.relreplident::text as identity,
+       (select i.relname::text from pg_index x join pg_class i on i.oid = x.indexrelid
+         where x.indrelid = c.oid and x.indisreplident) as index_name
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where c.oid in (select %(oid)s::oid union select relid from pg_partition_tree(%(oid)s::oid)) and c.relkind in ('r', 'p')
+ order by c.oid;
+
+-- name: list_identity_indexes
+-- Unique indexes that can stand for a row: whole, not deferrable, of columns that are never NULL.
+select i.relname::text as index_name, x.indisprimary as is_primary,
+       (select array_agg(a.attname::text order by k.place)
+          from unnest(x.indkey::int2[]) with ordinality as k(number, place)
+          join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.number
+         where k.place <= x.indnkeyatts) as columns
+  from pg_index x join pg_class i on i.oid = x.indexrelid
+ where x.indrelid = %(oid)s::oid and x.indisunique and x.indimmediate and x.indisvalid and x.indpred is null and x.indexprs is null
+   and not exists (select from unnest(x.indkey::int2[]) with ordinality as k(number, place)
+                     join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.number
+                    where k.place <= x.indnkeyatts and not a.attnotnull)
+ order by x.indisprimary desc, i.relname;
+
+-- name: find_publication
+select exists (select from pg_publication where pubname = %(name)s) as found,
+       exists (select from pg_publication_rel r join pg_publication p on p.oid = r.prpubid where p.pubname = %(name)s) as has_tables,
+       exists (select from pg_publication_rel r join pg_publication p on p.oid = r.prpubid
+                where p.pubname = %(name)s and r.prrelid = %(oid)s::oid) as has_table;
+
+-- name: list_leaves
+-- Where a table's rows stand: the file, and the transaction that made a partition a partition.
+select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as table_name,
+       pg_relation_filenode(c.oid)::bigint as filenode, coalesce(i.xmin::text, '') as attached
+  from pg_class c
+  join pg_namespace n on n.oid = c.relnamespace
+  left join pg_inherits i on i.inhrelid = c.oid
+ where c.oid in (select %(oid)s::oid union select relid from pg_partition_tree(%(oid)s::oid)) and c.relkind = 'r'
+ order by c.oid;
+
+-- name: log_running_transactions
+-- Where the server can be asked, and this role may.
+select case when exists (select from pg_proc p where p.oid = to_regprocedure('pg_catalog.pg_log_standby_snapshot()')
+                            and has_function_privilege(p.oid, 'execute'))
+            then (xpath('/row/lsn/text()', query_to_xml('select pg_catalog.pg_log_standby_snapshot() as lsn', false, true, '')))[1]::text
+       end as lsn;

@@ -1,0 +1,1 @@
+"""How a mirrored table follows the stream: its shape, its rows, its files."""

@@ -1,0 +1,129 @@
+"""Values as Postgres writes them, in Arrow columns of the lake's types: exact, or refused.
+
+Whole columns go through Arrow's own parsers. What those do not read, years before 1 or after 9999 above all, is read value by value.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from modak.core.tier_key import MICROSECONDS_PER_DAY, civil_to_days
+from modak.errors import ValueRefused
+
+_MOMENT = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?)?( BC)?")
+_FULL_MASK = {False: b"/32", True: b"/128"}
+
+Values = Sequence[bytes | None]
+
+
+def arrow_column(values: Values, iceberg: str, pg_base: str, name: str) -> pa.Array:
+    """``iceberg`` is the lake's type, ``pg_base`` the Postgres type under any domain. Raises ValueRefused for what the lake cannot hold."""
+    if iceberg == "string":
+        return pa.array(_text(values, pg_base), pa.binary()).cast(pa.string())
+    try:
+        if iceberg.startswith("decimal("):
+            return _decimals(values, iceberg)
+        return _PARSERS[iceberg](values)
+    except (pa.ArrowInvalid, ValueError, OverflowError) as cause:
+        bad = _first_bad(values, iceberg)
+        raise ValueRefused(
+            f"column {name} holds a value that the lake's {iceberg} cannot", hint="correct the row, then run `modak resync`", value=bad
+        ) from cause
+
+
+def _text(values: Values, pg_base: str) -> Values:
+    """The form that a cast to text has, which is what a copy of the heap brings: here and there it is another one."""
+    if pg_base == "bpchar":
+        return [None if value is None else value.rstrip(b" ") for value in values]
+    if pg_base == "inet":
+        return [value if value is None or b"/" in value else value + _FULL_MASK[b":" in value] for value in values]
+    return values
+
+
+def _strings(values: Values) -> pa.Array:
+    return pa.array(values, pa.binary()).cast(pa.string())
+
+
+def _decimals(values: Values, iceberg: str) -> pa.Array:
+    digits, scale = iceberg.removeprefix("decimal(").rstrip(")").split(",")
+    return _strings(values).cast(pa.decimal128(int(digits), int(scale)))
+
+
+def _booleans(values: Values) -> pa.Array:
+    known = {b"t": True, b"f": False, None: None}
+    return pa.array([known[value] for value in values], pa.bool_())
+
+
+def _dates(values: Values) -> pa.Array:
+    try:
+        return _strings(values).cast(pa.date32())
+    except pa.ArrowInvalid:
+        return pa.array([None if value is None else _microseconds(value) // MICROSECONDS_PER_DAY for value in values], pa.int32()).cast(
+            pa.date32()
+        )
+
+
+def _moments(values: Values) -> pa.Array:
+    try:
+        return pc.replace_substring_regex(_strings(values), r"\+00$", "").cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return pa.array([None if value is None else _microseconds(value) for value in values], pa.int64()).cast(pa.timestamp("us"))
+
+
+def _zoned_moments(values: Values) -> pa.Array:
+    return _moments(values).cast(pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
+def _microseconds(value: bytes) -> int:
+    """Since 1970, in the calendar that Postgres uses for all time."""
+    match = _MOMENT.fullmatch(value.decode())
+    if match is None:
+        raise ValueError(value)
+    year = 1 - int(match[1]) if match[8] else int(match[1])
+    moment = civil_to_days(year, int(match[2]), int(match[3])) * MICROSECONDS_PER_DAY
+    if match[4]:
+        moment += (int(match[4]) * 3600 + int(match[5]) * 60 + int(match[6])) * 1_000_000 + int((match[7] or "0").ljust(6, "0"))
+    return moment
+
+
+def _uuids(values: Values) -> pa.Array:
+    return pa.array([None if value is None else uuid.UUID(value.decode()).bytes for value in values], pa.binary(16))
+
+
+def _bytes(values: Values) -> pa.Array:
+    return pa.array([None if value is None else bytes.fromhex(value[2:].decode()) for value in values], pa.binary())
+
+
+def _cast(wanted: pa.DataType) -> Callable[[Values], pa.Array]:
+    return lambda values: _strings(values).cast(wanted)
+
+
+_PARSERS: dict[str, Callable[[Values], pa.Array]] = {
+    "boolean": _booleans,
+    "int": _cast(pa.int32()),
+    "long": _cast(pa.int64()),
+    "float": _cast(pa.float32()),
+    "double": _cast(pa.float64()),
+    "date": _dates,
+    "timestamp": _moments,
+    "timestamptz": _zoned_moments,
+    "uuid": _uuids,
+    "binary": _bytes,
+}
+
+
+def _first_bad(values: Values, iceberg: str) -> Any:
+    for value in values:
+        if value is None:
+            continue
+        try:
+            _decimals([value], iceberg) if iceberg.startswith("decimal(") else _PARSERS[iceberg]([value])
+        except (pa.ArrowInvalid, ValueError, OverflowError, KeyError):
+            return value.decode(errors="replace")[:100]
+    return None

@@ -1,0 +1,153 @@
+"""The mirror and the heap are twins: at every F the lake is, for all tables at once, what the heap was at that place in the WAL.
+
+Sessions write whatever the stream can carry while the pump dies at random. The heap is read under a snapshot whose place in the stream is
+known, the pump is told to stop there, and the two are compared by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+from tests import deaths
+from tests.mirroring import copy, frontier, heap_rows, lake_rows, logical, mirrored, pump, start
+
+from modak.app import App
+from modak.connection import Connection, connect
+from modak.core.table import Name
+from modak.failpoints import FailpointError, armed
+from modak.source import heap
+from modak.source.replication import slot_snapshot
+
+pytestmark = pytest.mark.inline
+__all__ = ["logical", "mirrored"]
+World = tuple[App, Connection]
+PLAIN, PARTED, DOUBLE = (Name("public", name) for name in ("plain", "parted", "double"))
+TABLES = (PLAIN, PARTED, DOUBLE)
+POINTS = ("mirror.after_journal", "mirror.after_files", "mirror.after_commit", "mirror.in_publish", "mirror.after_publish")
+KEYS = 300
+# A TRUNCATE empties a table for older snapshots too: none may come between a snapshot and its reading.
+TRUNCATING = threading.Lock()
+EXPECTED = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.Rollback)
+
+
+def create(connection: Connection) -> None:
+    connection.execute("create table plain (id int primary key, n bigint, small text, large text)")
+    connection.execute("alter table plain alter large set storage external")
+    connection.execute("create table parted (id int, at int, note text, primary key (id, at)) partition by range (at)")
+    for low in range(0, 400, 100):
+        connection.execute(f"create table parted_{low} partition of parted for values from ({low}) to ({low + 100})")
+    connection.execute("create table double (a text, b uuid, v numeric(12,3), j jsonb, primary key (a, b))")
+    connection.execute("insert into plain select i, 0, 's', repeat('x' || i, 3000) from generate_series(1, 200) i")
+    connection.execute("insert into parted select i, i, 'p' from generate_series(1, 200) i")
+    connection.execute("insert into double select i::text, gen_random_uuid(), i, '{}' from generate_series(1, 100) i")
+
+
+def statement(choice: random.Random) -> str:
+    key, other = choice.randint(1, KEYS), choice.randint(1, KEYS)
+    few = f"between {key} and {key + choice.choice([0, 3, 40])}"
+    return choice.choice(
+        [
+            f"insert into plain values ({key}, 1, 'new', repeat('n', {choice.choice([5, 4000])})) on conflict do nothing",
+            f"insert into plain select i, 2, 'many', 'm' from generate_series({key}, {key + 30}) i"
+            " on conflict (id) do update set n = plain.n + 1",
+            f"update plain set n = n + 1 where id {few}",
+            f"update plain set large = repeat('c{key}', 2000) where id = {key}",
+            f"update plain set id = {other} where id = {key} and not exists (select from plain where id = {other})",
+            f"delete from plain where id {few}",
+            f"insert into parted values ({key}, {other}, 'i') on conflict do nothing",
+            f"update parted set note = note || 'u' where at {few}",
+            f"update parted set at = (at + 100) % 400 where id = {key}"
+            f" and not exists (select from parted o where o.id = {key} and o.at >= 100)",
+            f"delete from parted where id {few}",
+            f"insert into double values ('{key}', gen_random_uuid(), {key}.125, '{{\"k\": {key}}}')",
+            f"update double set v = v + 0.001, j = jsonb_build_object('z', {other}) where a = '{key}'",
+            f"update double set a = '{other}' where a = '{key}'",
+            f"delete from double where a = '{key}'",
+        ]
+    )
+
+
+def write(dsn: str, seed: int, stop: threading.Event, done: list[int]) -> None:
+    choice = random.Random(seed)
+    with connect(dsn, autocommit=True) as session:
+        session.execute("set search_path = public")
+        while not stop.is_set():
+            empties = choice.random() < 0.02
+            with contextlib.suppress(*EXPECTED), TRUNCATING if empties else contextlib.nullcontext():
+                with session.transaction():
+                    if empties:
+                        session.execute(f"truncate {choice.choice(['plain', 'double'])}")
+                    for _ in range(choice.choice([1, 1, 2, 5, 30])):
+                        with contextlib.suppress(psycopg.Rollback), session.transaction():
+                            session.execute(statement(choice))
+                            if choice.random() < 0.1:
+                                raise psycopg.Rollback
+                    if choice.random() < 0.1:
+                        raise psycopg.Rollback
+                done[0] += 1
+            stop.wait(choice.random() * 0.1)
+
+
+def ordered(rows: list[dict[str, Any]]) -> list[str]:
+    def text(value: object) -> str:
+        return json.dumps(value) if isinstance(value, dict) else str(value)
+
+    return sorted(repr(sorted((name, text(value)) for name, value in row.items())) for row in rows)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_lake_is_the_heap_at_every_frontier(mirrored: World, seed: int) -> None:
+    app, connection = mirrored
+    choice = random.Random(seed)
+    create(connection)
+    stop, done = threading.Event(), [0]
+    writers = [threading.Thread(target=write, args=(app.dsn, seed * 10 + n, stop, done)) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        for name, tier_key in ((PLAIN, "id"), (PARTED, "at")):
+            start(app, connection, name, tier_key)
+        connection.execute("alter table double add column t int not null default 0")
+        start(app, connection, DOUBLE, "t")
+        for round_number in range(8):
+            if round_number == 4:
+                connection.execute("alter table plain add column later text")
+            if round_number == 6:
+                copy(app, DOUBLE, again=True)
+            compare(app, connection, choice, round_number)
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert done[0] > 50
+    pump(app, connection)
+    for name in TABLES:
+        assert ordered(lake_rows(app, connection, name)) == ordered(heap_rows(connection, name))
+
+
+def compare(app: App, connection: Connection, choice: random.Random, round_number: int) -> None:
+    with TRUNCATING, slot_snapshot(app.dsn) as (snapshot, lsn), heap.within(app.dsn, snapshot) as session:
+        twins = {name: heap_rows(session, name) for name in TABLES}
+    if round_number == 5:
+        deaths.killed_worker(app.settings, app.dsn, None, choice.choice(POINTS), "mirror")
+        return
+    size = choice.choice([300_000, 3_000_000, 100_000_000])
+    with contextlib.suppress(FailpointError), armed(choice.choice(POINTS)):
+        pump(app, connection, upto=lsn, bytes_max=size)
+    done = pump(app, connection, upto=lsn, bytes_max=size)
+    assert not done.parked
+    assert not done.failed
+    for name in TABLES:
+        assert frontier(connection, name) == lsn
+        columns = set(twins[name][0]) if twins[name] else set()
+        rows = [{column: value for column, value in row.items() if column in columns} for row in lake_rows(app, connection, name)]
+        # A column that was added reaches the lake with the next row that the stream brings.
+        missing = columns - set(rows[0]) if rows else set()
+        assert missing <= {"later"}
+        assert ordered(rows) == ordered([{c: v for c, v in row.items() if c not in missing} for row in twins[name]]), name
