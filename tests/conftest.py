@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ _numbers = itertools.count(1)
 # Variations of what a quicker test holds already: `make soak` runs them, so that `make test` stays within its time.
 _VARIATIONS = (
     "test_untier_shapes.py",
+    "test_mirror_twin.py::test_the_lake_is_the_heap_at_every_frontier[2",
+    "test_untier_crash.py::test_the_worker_is_killed[untier.after_copy",
+    "test_adopt.py::test_any_order_of_loads_and_jobs_ends_as_the_labels_say[pairs-1",
+    "test_adopt.py::test_any_order_of_loads_and_jobs_ends_as_the_labels_say[events-1",
     "test_oracle.py::test_the_table_is_its_twin[key with the tier key",
     "test_untier_writers.py",
     "test_orms_django.py::test_django[server_binding",
@@ -73,6 +78,7 @@ _LONG = (
     "test_oracle",
     "test_ledger",
     "test_load_ledger",
+    "test_mirror_twin",
     "test_docs",
     "_crash",
     "test_spark_connect",
@@ -88,6 +94,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.soak)
     places = {name: place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: next((place for name, place in places.items() if name in item.path.name), len(places)))
+
+
+# What tests write goes to memory where there is enough of it: a disk has better things to do than to sync clusters that live for seconds.
+_MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 12 * 1024**3
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or config.option.basetemp or not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _MEMORY_BYTES_MIN:
+        return
+    folder = _MEMORY / f"modak-tests-{os.getpid()}"
+    config.option.basetemp = str(folder)
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_report_header() -> str:

@@ -30,7 +30,7 @@ from modak.errors import ModakError
 pytestmark = pytest.mark.spark
 
 PARTITIONS = 12
-PASSES_MIN = 4
+PASSES_MIN = 3
 RETRY = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable)
 
 

@@ -42,6 +42,7 @@ WAIT_SECONDS = 1.0
 # So often is the memory of all tables together looked at; a table's own is with every change.
 CHECK_CHANGES = 256
 SLOT_SECONDS_MAX = 15.0
+ALONE_SECONDS_MAX = 5.0
 # The stream may be silent for so long although the WAL has not been read to the end: a giant transaction is being decoded.
 SILENCE_SECONDS_MAX = 600.0
 
@@ -102,14 +103,22 @@ def _collector_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
-    row = connection.execute("select pg_try_advisory_lock(%s) as mine", [MIRROR_LOCK]).fetchone()
-    if row is None or not row["mine"]:
-        raise LockNotAvailable("another process reads the stream", hint="a worker does; `modak status` shows how far it is")
+    """The lock of a process that was killed is free a moment later, when Postgres notices."""
+    until = time.monotonic() + ALONE_SECONDS_MAX
+    while not _locked(connection):
+        if time.monotonic() > until:
+            raise LockNotAvailable("another process reads the stream", hint="a worker does; `modak status` shows how far it is")
+        time.sleep(0.1)
     try:
         yield
     finally:
         if not connection.closed:
             connection.execute("select pg_advisory_unlock(%s)", [MIRROR_LOCK])
+
+
+def _locked(connection: Connection) -> bool:
+    row = connection.execute("select pg_try_advisory_lock(%s) as mine", [MIRROR_LOCK]).fetchone()
+    return row is not None and bool(row["mine"])
 
 
 @dataclass
