@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,20 +93,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.soak)
     places = {name: place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: next((place for name, place in places.items() if name in item.path.name), len(places)))
-
-
-# What tests write goes to memory where there is enough of it: a disk has better things to do than to sync clusters that live for seconds.
-_MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 12 * 1024**3
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    is_worker = hasattr(config, "workerinput")
-    if is_worker or config.option.basetemp or not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _MEMORY_BYTES_MIN:
-        return
-    folder = _MEMORY / f"modak-tests-{os.getpid()}"
-    config.option.basetemp = str(folder)
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_report_header() -> str:
