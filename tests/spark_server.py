@@ -52,7 +52,7 @@ def spark_server(app: App, folder: Path) -> Iterator[str]:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(240):
+    for _ in range(480):
         assert server.poll() is None, log.read_text()[-3000:]
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
