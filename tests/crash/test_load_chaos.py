@@ -146,11 +146,11 @@ def run_chaos(app: App, folder: Path, rounds: int) -> None:
         for number in range(rounds):
             for what in ("sessions", "sessions", "worker" if number % 2 else "sessions", "postgres"):
                 so_far = answered()
-                until(lambda more=so_far + 10: answered() >= more, 90)  # type: ignore[misc]
+                until(lambda more=so_far + 10: answered() >= more, 180)  # type: ignore[misc]
                 chaos.strike(what)
         so_far = answered()
-        until(lambda: answered() >= so_far + 20, 90)
-        until(lambda: answered() and jobs.done["tier"] >= 3 and jobs.done["fold"] >= 2, 90)
+        until(lambda: answered() >= so_far + 20, 180)
+        until(lambda: answered() and jobs.done["tier"] >= 3 and jobs.done["fold"] >= 2, 180)
     finally:
         stop.set()
         for client in clients:
