@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-# Tests wait more than they compute: two files at a time, each with a Postgres and a Spark of its own.
-JOBS ?= 2
+# Tests wait more than they compute: three files at a time on two cores, each with a Postgres and a Spark of its own.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check lint format bench soak lock docs clean

@@ -11,13 +11,16 @@ from modak.connection import Connection
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.jobs import fold as folding
+from modak.jobs import maintain as upkeep
 from modak.jobs import retain as retention
 from modak.jobs import tier as tiering
 from modak.jobs.fold import FoldOutcome
-from modak.jobs.reclaim import Reclaimed, reclaim
+from modak.jobs.maintain import MaintainOutcome
+from modak.jobs.reclaim import Reclaimed
 from modak.jobs.retain import RetainOutcome
 from modak.jobs.tier import TierOutcome
 from modak.registration.register import register
+from tests.support import reclaim_patiently
 
 EVENTS = Name("public", "events")
 ROWS = [(1, 10, "a"), (2, 20, "b"), (3, 110, "c"), (4, 210, "hot"), (5, 220, "hot")]
@@ -50,9 +53,10 @@ def tier(app: App, *, lock_attempts: int = 4, **options: object) -> TierOutcome:
         return tiering.tier(replace(job, lock_attempts=lock_attempts), **options)  # type: ignore[arg-type]
 
 
-def drop_tiered(app: App) -> Reclaimed:
+def drop_tiered(app: App, *, patience: float = 30) -> Reclaimed:
+    """Where something is meant to stay, there is no point in patience."""
     with app.job(EVENTS) as job:
-        return reclaim(job)
+        return reclaim_patiently(job, patience)
 
 
 def fold(app: App, *, lock_attempts: int = 4, **options: object) -> FoldOutcome:
@@ -64,6 +68,11 @@ def retain(app: App, *, lock_attempts: int = 4) -> RetainOutcome:
     """Retention needs no Spark, and gets none."""
     with app.job(EVENTS) as job:
         return retention.retain(replace(job, lock_attempts=lock_attempts, spark=_no_spark))
+
+
+def maintain(app: App, *, lock_attempts: int = 4, **options: bool) -> MaintainOutcome:
+    with app.job(EVENTS) as job:
+        return upkeep.maintain(replace(job, lock_attempts=lock_attempts), **options)
 
 
 def _no_spark() -> NoReturn:

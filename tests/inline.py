@@ -1,7 +1,7 @@
-"""Jobs without Spark: the tasks run here, one after the other, and a partition goes without being compared first.
+"""Jobs without Spark: the tasks run here, one after the other, and a partition goes, or comes back, without being compared first.
 
-For tests whose subject is something else. What the tasks read and write is the same; that Spark spreads them, and that reclaim compares,
-has tests of its own.
+For tests whose subject is something else. What the tasks read and write is the same; that Spark spreads them, and that reclaim and untier
+compare, has tests of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from modak.jobs import flush, fold, incoming, ingest, reclaim, untier_copy
+from modak.jobs import flush, fold, incoming, ingest, maintain, reclaim, untier, untier_copy
 
 
 class InlineSpread:
@@ -29,9 +29,10 @@ class InlineSpread:
 
 
 def run_inline(patch: pytest.MonkeyPatch) -> None:
-    for module in (flush, fold, incoming, ingest, untier_copy):
+    for module in (flush, fold, incoming, ingest, maintain, untier_copy):
         patch.setattr(module, "Spread", InlineSpread)
     patch.setattr(reclaim, "_check_content", lambda *_: None)
+    patch.setattr(untier, "compare", lambda *_, **__: None)
 
 
 @contextlib.contextmanager

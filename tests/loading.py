@@ -18,12 +18,13 @@ from modak.connection import Connection, connect
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
-from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import tier
 from modak.load import Loader, LoadOptions, open_session
 from modak.registration.register import register
 from modak.settings import load
 from tests.gateways import RunningGateway
+from tests.inline import inlined
+from tests.support import reclaim_all
 
 TABLE = """
     create table public.{name} (id bigint not null, event_time bigint not null, val text, n int default 7{more})
@@ -71,7 +72,7 @@ def world(
     running = RunningGateway(app)
     try:
         running.start()
-        with connect(dsn, autocommit=True) as connection:
+        with inlined(), connect(dsn, autocommit=True) as connection:
             for kind in kinds:
                 make(app, connection, kind)
         yield World(app, dsn, running)
@@ -95,7 +96,7 @@ def make(app: App, connection: Connection, name: str) -> None:
     with app.job(table) as job:
         assert tier(job).rows == 3
         if dropped:
-            assert reclaim(job).waiting == ()
+            reclaim_all(job)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from modak.core.table import Name
 from modak.embedded.postgres import Cluster
 from modak.jobs import initial_copy, mirror
 from modak.jobs.initial_copy import CopyOutcome
-from modak.jobs.mirror import Limits, MirrorOutcome
+from modak.jobs.mirroring.outcome import Limits, MirrorOutcome
 from modak.registration.register import register
 from modak.settings import load
 from modak.source.spill import identifier
@@ -29,9 +30,9 @@ from modak.source.spill import identifier
 OPTIONS = {"wal_level": "logical", "fsync": "off", "full_page_writes": "off", "max_connections": "60", "max_replication_slots": "20"}
 
 
-def start(app: App, connection: Connection, name: Name, tier_key: str = "id", **options: Any) -> CopyOutcome:
+def start(app: App, connection: Connection, name: Name, tier_key: str = "id", *, surface: str = "heap", **options: Any) -> CopyOutcome:
     """Register a table as mirrored, and copy it."""
-    chosen = Options(tier_key=tier_key, mode="mirrored", surface="heap", **options)
+    chosen = Options(tier_key=tier_key, mode="mirrored", surface=surface, **options)
     profile = profiles.get(connection, None)
     register(connection, app.lake(profile), name, chosen, profile=profile.name)
     return copy(app, name)
@@ -44,7 +45,7 @@ def copy(app: App, name: Name, **options: Any) -> CopyOutcome:
 
 
 def pump(app: App, connection: Connection, *, upto: int | None = None, **limits: int) -> MirrorOutcome:
-    return mirror.mirror(connection, app.dsn, app.job, limits=Limits(**limits), upto=upto)
+    return mirror.mirror(connection, app.dsn, partial(app.job, in_a_row=True), limits=Limits(**limits), upto=upto)
 
 
 def lake_rows(app: App, connection: Connection, name: Name, *, exact: bool = False) -> list[dict[str, Any]]:
@@ -89,9 +90,16 @@ def problem(connection: Connection, name: Name) -> str:
     return str(row["message"]) if row else ""
 
 
-@pytest.fixture(scope="module")
+_TEMPLATE = "mirrored_template"
+
+
+@pytest.fixture(scope="session")
 def logical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     started = Cluster.start(tmp_path_factory.mktemp("logical") / "postgres", options=OPTIONS)
+    with connect(started.dsn(), autocommit=True) as admin:
+        admin.execute(f"create database {_TEMPLATE}")
+    with connect(started.dsn(_TEMPLATE)) as connection:
+        migrate(connection)
     yield started
     started.stop("immediate")
 
@@ -100,10 +108,9 @@ def logical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def mirrored(logical: Cluster, tmp_path: Path) -> Iterator[tuple[App, Connection]]:
     """A database of its own; its slot goes with the test."""
     with connect(logical.dsn(), autocommit=True) as admin:
-        admin.execute("create database mirrored")
+        admin.execute(f"create database mirrored template {_TEMPLATE}")
         try:
             with connect(logical.dsn("mirrored"), autocommit=True) as connection:
-                migrate(connection)
                 connection.execute("set search_path = public")
                 cache = {name: os.environ[name] for name in ("MODAK_CACHE", "HOME", "XDG_CACHE_HOME") if name in os.environ}
                 yield App(load(cache, dsn=logical.dsn("mirrored"), data=str(tmp_path / "data"))), connection

@@ -65,8 +65,8 @@ class Answer:
 class RunningHttp:
     """A server on a free port; ``stop`` waits until it has ended in order."""
 
-    def __init__(self, app: App, token: str | None = TOKEN, **limits: Any) -> None:
-        settings = replace(app.settings, load_token=token, http=("127.0.0.1", 0))
+    def __init__(self, app: App, token: str | None = TOKEN, host: str = "127.0.0.1", **limits: Any) -> None:
+        settings = replace(app.settings, load_token=token, http=(host, 0))
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: BaseException | None = None
@@ -153,7 +153,7 @@ def load(port: int, label: str, body: Any, path: str = PATH, **headers: str) -> 
     return call(port, "POST", path, content, {"X-Modak-Token": TOKEN, "X-Modak-Label": label, **given})
 
 
-def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 90) -> Any:
     """What the condition says once it is true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -209,10 +209,10 @@ def forget(connection: Connection, *labels: str) -> None:
 class WorkerProcess:
     """``modak worker`` as a user runs it, on a port of its choice."""
 
-    def __init__(self, app: App, port: int = 0, *options: str, **variables: str) -> None:
+    def __init__(self, app: App, port: int = 0, *options: str, module: str = "modak.cli.main", **variables: str) -> None:
         environment = {name: text for name, text in os.environ.items() if not name.startswith("MODAK_") or name == "MODAK_CACHE"}
         environment |= {"MODAK_DSN": app.dsn, "MODAK_DATA": str(app.settings.data), "MODAK_LOAD_TOKEN": TOKEN, **variables}
-        arguments = [sys.executable, "-m", "modak.cli.main", "worker", "--listen", f"127.0.0.1:{port}", *options]
+        arguments = [sys.executable, "-m", module, "worker", "--listen", f"127.0.0.1:{port}", *options]
         # Not a pipe that nobody reads: once it is full, the worker waits for a reader.
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - goes with this object
         self.process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True)

@@ -21,12 +21,12 @@ from modak.connection import connect
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
-from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import tier
 from modak.registration.register import register
 from modak.settings import load
 from tests.gateways import RunningGateway
 from tests.inline import inlined
+from tests.support import reclaim_all
 
 START = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 LINE = dt.datetime(2025, 5, 1, tzinfo=dt.UTC)  # T
@@ -102,4 +102,4 @@ def _make(app: App) -> None:
         register(connection, app.lake(profile), orders, options, profile=profile.name)
     with inlined(), app.job(orders) as job:
         assert tier(job, upto=int(LINE.timestamp()) * 1_000_000).rows == 40
-        assert reclaim(job).waiting == ()
+        reclaim_all(job)

@@ -16,16 +16,20 @@ from modak.app import App
 from modak.jobs.spark import SHARED
 
 
+def spark_home() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
 @contextlib.contextmanager
 def spark_server(app: App, folder: Path) -> Iterator[str]:
     """Its address, on a free loopback port."""
     machine = app.machine()
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    found = importlib.util.find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
-    home = Path(found.origin).parent
+    home = spark_home()
     settings = {
         **SHARED,
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.server_binaries import find_server_binaries
 from modak.errors import Refused
+from modak.jobs.context import JobContext
+from modak.jobs.reclaim import Reclaimed, reclaim
+from modak.lake import owner
 from modak.lake.port import Lake
 from modak.registration.register import register
 from modak.registration.unregister import Outcome, unregister
@@ -115,7 +119,10 @@ def photograph(connection: Connection, warehouse: Path | None = None) -> dict[tu
 
 
 def files(folder: Path | None) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) if folder else []
+    """Without the file that says whose a lake table is: the first job writes it, whatever else it does."""
+    if folder is None:
+        return []
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != owner.FILE)
 
 
 def schema_dump(dsn: str, *arguments: str) -> str:
@@ -142,3 +149,21 @@ def has_xml(connection: Connection) -> bool:
     """A server built without libxml knows the type and takes no value of it."""
     row = connection.execute("select 1 as found from pg_config where name = 'CONFIGURE' and setting like '%with-libxml%'").fetchone()
     return row is not None
+
+
+def reclaim_all(job: JobContext, patience: float = 60) -> tuple[str, ...]:
+    """Whoever copied rows a moment ago may still be on his way out of Postgres, and holds the horizon until then. What was dropped."""
+    done = reclaim_patiently(job, patience)
+    assert not done.waiting, done.waiting
+    return done.dropped
+
+
+def reclaim_patiently(job: JobContext, patience: float) -> Reclaimed:
+    """Again and again while something waits, at most as long as that. With no patience it is tried once."""
+    until, dropped = time.monotonic() + patience, tuple[str, ...]()
+    while True:
+        done = reclaim(job)
+        dropped += done.dropped
+        if not done.waiting or time.monotonic() >= until:
+            return Reclaimed(dropped, done.waiting)
+        time.sleep(0.05)

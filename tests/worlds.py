@@ -10,10 +10,10 @@ from modak.catalog import profiles
 from modak.connection import Connection
 from modak.core.registration import Options
 from modak.core.table import Name
-from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import tier
 from modak.registration.register import register
 from tests.gateways import RunningGateway
+from tests.support import reclaim_all
 
 KEYS = {
     "bigint": ("bigint", "(n * 10)::bigint", [str(n * 1000) for n in range(6)]),
@@ -96,7 +96,7 @@ def _make_cold(app: App, connection: Connection, table: str, lag: str) -> None:
     with app.job(name) as job:
         outcome = tier(job)
         assert outcome.rows
-        reclaim(job)
+        reclaim_all(job)
 
 
 def correct(connection: Connection, key_type: str) -> None:

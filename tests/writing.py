@@ -19,12 +19,12 @@ from modak.connection import Connection, connect
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
-from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import tier
 from modak.registration.register import register
 from modak.settings import load
 from tests.gateways import RunningGateway
 from tests.inline import inlined
+from tests.support import reclaim_all
 
 Session = psycopg.Connection[tuple[Any, ...]]
 
@@ -105,4 +105,4 @@ def _make_cold(app: App, connection: Connection, table: str, options: Options) -
     register(connection, app.lake(profile), name, options, profile=profile.name)
     with app.job(name) as job:
         assert tier(job).rows
-        assert reclaim(job).waiting == ()
+        reclaim_all(job)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modak import failpoints
 from modak.connection import Connection, connect
-from modak.errors import UsageError
+from modak.errors import MissingComponent, UsageError
 from modak.progress import SILENT, Progress
 from modak.settings import Settings
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from modak.jobs.spark import Machine
     from modak.lake.iceberg import IcebergLake
     from modak.lake.storage import Storage
+    from modak.registration.ownership import Known
+    from modak.rest.app import RestCatalog
 
 
 class App:
@@ -35,6 +38,9 @@ class App:
         self.settings = settings
         self.progress = progress
         self._spark: SparkSession | None = None
+        self._spark_lock = threading.Lock()
+        self._spark_reaches_s3 = False
+        self._known_owners: Known | None = None
         if settings.failpoints:
             failpoints.arm(settings.failpoints)
 
@@ -59,11 +65,11 @@ class App:
         return Cluster.start(self.cluster_folder, progress=self.progress)
 
     @contextlib.contextmanager
-    def connection(self, *, migrated: bool = True) -> Iterator[Connection]:
+    def connection(self, *, migrated: bool = True, application: str = "modak", unhurried: bool = False) -> Iterator[Connection]:
         """A connection in autocommit; flows open their own transactions."""
         from modak.catalog.migrate import require_current
 
-        with connect(self.dsn, autocommit=True) as connection:
+        with connect(self.dsn, autocommit=True, application=application, unhurried=unhurried) as connection:
             if migrated:
                 require_current(connection)
             yield connection
@@ -71,13 +77,21 @@ class App:
     def storage(self, profile: Profile) -> Storage:
         from modak.lake.storage import resolve
 
+        def stored() -> dict[str, str]:
+            from modak.catalog import profiles
+
+            with self.connection() as connection:
+                return profiles.stored_credentials(connection)
+
         settings = self.settings
         return resolve(
             profile,
             dsn=self.dsn,
             catalog=settings.catalog,
-            warehouse=settings.warehouse_root,
+            warehouse=settings.warehouse,
+            folder=settings.warehouse_folder,
             credentials=settings.credentials,
+            stored=stored,
         )
 
     def lake(self, profile: Profile) -> IcebergLake:
@@ -89,36 +103,62 @@ class App:
         from modak.jobs import spark
 
         storages = [self.storage(profile) for profile in profiles]
-        if self._spark is None:
-            master = self.settings.spark
-            machine = None if spark.is_connect(master) else self.machine()
-            with self.progress.task("Starting Spark"):
-                self._spark = spark.session(master, storages, machine)
-        else:
-            spark.use_storages(self._spark, storages)
-        return self._spark
+        # Jobs of several tables run side by side on one session.
+        with self._spark_lock:
+            if self._spark is None:
+                master = self.settings.spark
+                self._spark_reaches_s3 = spark.is_connect(master) or self._uses_s3(storages)
+                machine = None if spark.is_connect(master) else self.machine(s3=self._spark_reaches_s3)
+                with self.progress.task("Starting Spark"):
+                    self._spark = spark.session(master, storages, machine)
+            elif any(storage.is_remote for storage in storages) and not self._spark_reaches_s3:
+                raise MissingComponent(
+                    "Spark runs in this process without the jars for object stores: there was no profile in one when it started",
+                    hint="start this process again; nothing was changed",
+                )
+            else:
+                spark.use_storages(self._spark, storages)
+            return self._spark
 
     @contextlib.contextmanager
-    def job(self, name: Name) -> Iterator[JobContext]:
-        """The context of one table's job, alone on that table for as long as the block runs."""
-        from modak.catalog import profiles, tables
-        from modak.jobs.context import JobContext, alone_on
+    def job(self, name: Name, *, epoch: int | None = None, wait_seconds: float = 0.0, in_a_row: bool = False) -> Iterator[JobContext]:
+        """The context of one table's job, alone on that table for as long as the block runs. ``epoch``: the worker's leadership.
 
-        with self.connection() as connection:
+        Another job that is at work there is waited for so long. ``in_a_row``: one of many, like all of a worker's; whose the lake table is
+        was seen a moment ago.
+        """
+        from modak.catalog import leadership, problems, profiles, tables
+        from modak.jobs.context import JobContext, alone_on
+        from modak.registration import ownership
+
+        application = "modak" if epoch is None else leadership.session_name(epoch)
+        with self.connection(application=application, unhurried=True) as connection:
             table = tables.get(connection, name)
             profile = profiles.get(connection, table.storage_profile)
-            with alone_on(connection, table):
+            with alone_on(connection, table, wait_seconds):
+                lake = self.lake(profile)
+                with problems.reported(connection, table.table_id, "owner"):
+                    known = self._owners() if in_a_row or epoch is not None else None
+                    ownership.check(connection, lake, table, known=known)
                 yield JobContext(
                     connection=connection,
                     dsn=self.dsn,
                     table=table,
-                    lake=self.lake(profile),
+                    lake=lake,
                     spark=lambda: self.spark(profile),
                     cores=os.cpu_count() or 1,
                     progress=self.progress,
+                    epoch=epoch,
                 )
 
-    def gateway(self) -> Gateway:
+    def _owners(self) -> Known:
+        from modak.registration.ownership import Known
+
+        if self._known_owners is None:
+            self._known_owners = Known()
+        return self._known_owners
+
+    def gateway(self, *, new_password: bool = False) -> Gateway:
         """The gateway of this database, not started yet."""
         from modak.catalog import profiles
         from modak.gateway.server import Limits
@@ -140,15 +180,55 @@ class App:
             limits=Limits(connections=settings.gateway_connections),
             certificate=settings.gateway_cert,
             key=settings.gateway_key,
+            new_password=new_password,
         )
         return Gateway(self.dsn, storage, options)
 
-    def machine(self) -> Machine:
+    def rest_catalog(self) -> RestCatalog | None:
+        """The embedded catalog as a REST catalog, where there is a token for it."""
+        if not self.settings.rest_token:
+            return None
+        from modak.rest.app import RestCatalog
+        from modak.rest.face import Face
+
+        faces: dict[str, Face] = {}
+
+        def managed(profile: str) -> set[str]:
+            from modak.catalog import tables
+
+            with self.connection() as connection:
+                return {table.lake_table_ref for table in tables.listing(connection) if table.storage_profile == profile}
+
+        def face(profile: str) -> Face:
+            from modak.catalog import profiles
+
+            with self.connection() as connection:
+                storage = self.storage(profiles.get(connection, profile))
+            if storage.is_rest:
+                raise UsageError(f"the tables of profile {profile} are in a REST catalog already", hint=f"use {storage.catalog} itself")
+            known = faces.get(profile)
+            if known is None or known.storage != storage:
+                known = faces[profile] = Face(storage, lambda: managed(profile))
+            return known
+
+        return RestCatalog(face, self.settings.rest_token)
+
+    def _uses_s3(self, storages: Sequence[Storage]) -> bool:
+        """Jars cannot join a running Spark: it starts with what any profile of the database may need."""
+        from modak.catalog import profiles
+
+        if self.settings.warehouse_root.startswith("s3") or any(storage.is_remote for storage in storages):
+            return True
+        with self.connection() as connection:
+            listed = profiles.listing(connection)
+        return any(profile.warehouse.startswith("s3") or any(key.startswith("s3.") for key in profile.lake_config) for profile in listed)
+
+    def machine(self, *, s3: bool | None = None) -> Machine:
         """Java and Spark's jars, found on the machine or fetched once."""
         from modak.embedded.jars import spark_jars
         from modak.embedded.java import find_java
         from modak.jobs.spark import Machine
 
         java = find_java(os.environ, self.settings.cache)
-        jars = spark_jars(self.settings.cache, java, self.progress, s3=self.settings.warehouse_root.startswith("s3"))
+        jars = spark_jars(self.settings.cache, java, self.progress, s3=self.settings.warehouse_root.startswith("s3") if s3 is None else s3)
         return Machine(java.path, jars, self.settings.data.absolute() / "scratch", self.settings.spark_memory)

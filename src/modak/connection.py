@@ -14,6 +14,19 @@ from modak.errors import ConnectionFailed
 
 Connection = psycopg.Connection[DictRow]
 
+
+class _Honest(psycopg.Connection[DictRow]):
+    """A transaction that was not committed is never taken for one that was."""
+
+    @contextlib.contextmanager
+    def transaction(self, savepoint_name: str | None = None, force_rollback: bool = False) -> Iterator[psycopg.Transaction]:
+        """psycopg leaves a block without an error, and without COMMIT, where the connection broke and somebody inside dealt with that."""
+        with super().transaction(savepoint_name, force_rollback) as transaction:
+            yield transaction
+            if self.closed:
+                raise psycopg.OperationalError("the connection was lost before the transaction could commit")
+
+
 # Values cross to the lake as text in places; with these the text is exact and does not depend on a user's settings.
 PINNED_SETTINGS = {
     "timezone": "UTC",
@@ -25,6 +38,17 @@ PINNED_SETTINGS = {
     "standard_conforming_strings": "on",
     "search_path": "pg_catalog, pg_temp",
 }
+# What we acknowledge, to a client or to a slot, is on disk: a database whose default is off would forget it in a crash.
+DURABLE = "-c synchronous_commit=on"
+
+# A role's or a database's own timeouts are meant for applications. A job idles in a transaction while Spark works under its snapshot, and
+# between statements while it holds its table.
+_TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
+# Postgres 17 brought it, and an older one does not take a session that asks for it.
+_TRANSACTION_TIMEOUT, _TRANSACTION_TIMEOUT_SINCE = "transaction_timeout", 170000
+# For whoever connects by other means: every timeout that the server knows, until the transaction ends.
+_KNOWN = ", ".join(f"'{name}'" for name in (*_TIMEOUTS, _TRANSACTION_TIMEOUT))
+UNHURRIED = f"select pg_catalog.set_config(s.name, '0', true) from pg_catalog.pg_settings s where s.name in ({_KNOWN})"  # noqa: S608
 
 
 def masked(dsn: str) -> str:
@@ -41,15 +65,31 @@ def session_options(dsn: str) -> str:
     """The DSN's own options, and the settings that every session of ours has."""
     given = str(conninfo.conninfo_to_dict(dsn).get("options") or "")
     pins = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in PINNED_SETTINGS.items())
-    return f"{given} {pins}".strip()
+    return f"{given} {pins} {DURABLE}".strip()
 
 
-def open_connection(dsn: str, *, application: str = "modak", autocommit: bool = False, **options: Any) -> Connection:
-    """A connection for whoever keeps it and closes it himself."""
+def pinned(dsn: str) -> str:
+    """The DSN with these settings in it, for drivers that have questions of their own before anybody can set anything: under another search
+    path an operator that somebody put into the schema public would answer them, with the rights of the session."""
+    return conninfo.make_conninfo(dsn, options=session_options(dsn))
+
+
+def unhurried_options(dsn: str) -> str:
+    """The same for a session that no timeout of its role or database may end; Postgres 17's is left to ``open_connection``."""
+    return " ".join([session_options(dsn), *(f"-c {name}=0" for name in _TIMEOUTS)])
+
+
+def open_connection(
+    dsn: str, *, application: str = "modak", autocommit: bool = False, unhurried: bool = False, **options: Any
+) -> Connection:
+    """A connection for whoever keeps it and closes it himself. ``unhurried``: for a job, which no timeout of its role may end."""
     try:
-        return psycopg.connect(
-            dsn, row_factory=dict_row, autocommit=autocommit, application_name=application, options=session_options(dsn), **options
-        )
+        settings = unhurried_options(dsn) if unhurried else session_options(dsn)
+        opened = _Honest.connect(dsn, row_factory=dict_row, autocommit=True, application_name=application, options=settings, **options)
+        if unhurried and opened.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+            opened.execute("select set_config(%s, '0', false)", [_TRANSACTION_TIMEOUT])
+        opened.autocommit = autocommit
+        return opened
     except psycopg.ProgrammingError as cause:
         raise ConnectionFailed("the DSN cannot be read", hint="write it as postgresql://user@host:port/database") from cause
     except psycopg.OperationalError as cause:
@@ -59,7 +99,9 @@ def open_connection(dsn: str, *, application: str = "modak", autocommit: bool = 
 
 
 @contextlib.contextmanager
-def connect(dsn: str, *, application: str = "modak", autocommit: bool = False, **options: Any) -> Iterator[Connection]:
+def connect(
+    dsn: str, *, application: str = "modak", autocommit: bool = False, unhurried: bool = False, **options: Any
+) -> Iterator[Connection]:
     """A connection that ends with the block: committed if the block ends well, rolled back otherwise."""
-    with open_connection(dsn, application=application, autocommit=autocommit, **options) as connection:
+    with open_connection(dsn, application=application, autocommit=autocommit, unhurried=unhurried, **options) as connection:
         yield connection

@@ -20,13 +20,14 @@ from modak.app import App
 from modak.connection import Connection
 from modak.core.tier_key import TierKeyType
 from modak.errors import UsageError
-from modak.lake.storage import Storage, pyiceberg_properties
+from modak.lake.storage import Storage, io_properties
 from modak.pinned.arrow_rows import ArrowRows, readers_wanted
-from modak.pinned.pin import TTL
+from modak.pinned.moment import moment
+from modak.pinned.pin import TTL, Pin
 from modak.pinned.seam import Seam, SeamColumn, pinned
 from modak.pinned.statements import by_copy, corrected_keys, corrected_rows, hot_rows
 from modak.scan.deletes import Deletes
-from modak.scan.engine import Cursor, Engine, extension_path, is_remote, secret_sql
+from modak.scan.engine import Cursor, Engine, extension_path, secret_sql
 from modak.scan.paths import readable
 from modak.scan.prune import KeyRange, prune
 from modak.scan.relation import relation_sql
@@ -36,7 +37,7 @@ from modak.scan.sqltext import quoted, string
 from modak.settings import Settings
 from modak.source import heap
 
-__all__ = ["pinned_relation"]
+__all__ = ["pinned_relation", "pinned_relations"]
 
 CHUNK_BYTES_MIN = 16 * 1024 * 1024
 CHUNK_BYTES_MAX = 256 * 1024 * 1024
@@ -76,6 +77,41 @@ def pinned_relation(
             if failure is None:
                 raise
             raise failure from error
+
+
+@contextlib.contextmanager
+def pinned_relations(
+    dsn: str,
+    names: Sequence[str],
+    connection: duckdb.DuckDBPyConnection | None = None,
+    *,
+    settings: Settings | None = None,
+    ttl: str = TTL,
+) -> Iterator[dict[str, duckdb.DuckDBPyRelation]]:
+    """Several mirrored tables at one moment, by the names given: joined, they show the boundary of one transaction.
+
+    The rows are the lake's, a little behind Postgres; columns are those the lake had then.
+    """
+    app = App(replace(settings or configuration.load(os.environ), dsn=dsn))
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(moment(dsn, names, ttl=ttl))
+        engine = connection if connection is not None else _own_database()
+        relations, kept = {}, list[Snapshot]()
+        for name, member in zip(names, found.members, strict=True):
+            # Deletes are kept in the engine for as long as the snapshot is.
+            source, snapshot = _lake_source(engine, app.storage(member.profile), member.pin, stack)
+            kept.append(snapshot)
+            relations[name] = engine.sql(f"SELECT * FROM {source}").set_alias(member.table.table_name)  # noqa: S608
+        yield relations
+
+
+def _lake_source(engine: duckdb.DuckDBPyConnection, storage: Storage, pin: Pin, stack: contextlib.ExitStack) -> tuple[str, Snapshot]:
+    """The lake's rows at a pinned snapshot, whole, as an expression for FROM."""
+    if pin.metadata_location is None:
+        raise UsageError("the table has no metadata in the lake yet", hint="`modak mirror` publishes it", table_id=pin.table_id)
+    with contextlib.closing(Snapshots()) as snapshots:
+        snapshot = snapshots.get(pin.metadata_location, pin.lake_snapshot_id, io_properties(storage))
+    return _relation(engine, storage, stack, snapshot, snapshot.files, [field.name for field in snapshot.fields]), snapshot
 
 
 def _own_database() -> duckdb.DuckDBPyConnection:
@@ -142,7 +178,7 @@ class _Read:
         names = self._seam.lake_names({field.id: field.name for field in snapshot.fields})
         needed = dict.fromkeys([*columns, self._seam.tier_key, *(self._seam.keys if keys else ())])
         there = [name for column in needed if (name := names[column.name]) is not None]
-        source = f"{self._relation(snapshot, files, there)} AS cold"
+        source = f"{_relation(self._engine, self._storage, self._stack, snapshot, files, there)} AS cold"
         shown = ", ".join(f"{_cold_value(column, names)} AS {quoted(column.name)}" for column in columns)
         tier_key = _cold_value(self._seam.tier_key, names)
         if keys is not None:
@@ -157,7 +193,7 @@ class _Read:
             raise UsageError("the cut-line names no metadata of its snapshot", hint="`modak tier` publishes both", table_id=pin.table_id)
         snapshots = Snapshots()
         try:
-            found = snapshots.get(pin.metadata_location, pin.lake_snapshot_id, pyiceberg_properties(self._storage))
+            found = snapshots.get(pin.metadata_location, pin.lake_snapshot_id, io_properties(self._storage))
         finally:
             snapshots.close()
         self._snapshot = found
@@ -165,22 +201,31 @@ class _Read:
         lake_key = self._seam.lake_names({field.id: field.name for field in found.fields})[self._seam.tier_key.name]
         return found, prune(found, (), KeyRange(lake_key, high=pin.tier_key_hi) if lake_key else None)
 
-    def _relation(self, snapshot: Snapshot, files: Sequence[DataFile], columns: Sequence[str]) -> str:
-        if is_remote(self._storage):
-            self._reach_remote_files()
-        if not any(file.deletes for file in files):
-            return relation_sql(snapshot, files, columns)
-        scratch = _Scratch(self._engine)
-        self._stack.callback(scratch.close)
-        bitmaps = Deletes(cast(Engine, scratch)).prepare(snapshot, files)
-        assert bitmaps is not None
-        return relation_sql(snapshot, files, columns, replace(bitmaps, table=f"{scratch.name}.main.{bitmaps.table}"))
 
-    def _reach_remote_files(self) -> None:
-        with self._engine.cursor() as cursor:
-            for extension in ("httpfs",) if "s3.access-key-id" in self._storage.config else ("httpfs", "aws"):
-                cursor.execute(f"LOAD {string(str(extension_path(extension)))}")
-            cursor.execute(secret_sql(self._storage.catalog_name, readable(self._storage.warehouse), self._storage.config))
+def _relation(
+    engine: duckdb.DuckDBPyConnection,
+    storage: Storage,
+    stack: contextlib.ExitStack,
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+    columns: Sequence[str],
+) -> str:
+    if storage.is_remote:
+        _reach_remote_files(engine, storage)
+    if not any(file.deletes for file in files):
+        return relation_sql(snapshot, files, columns)
+    scratch = _Scratch(engine)
+    stack.callback(scratch.close)
+    bitmaps = Deletes(cast(Engine, scratch)).prepare(snapshot, files)
+    assert bitmaps is not None
+    return relation_sql(snapshot, files, columns, replace(bitmaps, table=f"{scratch.name}.main.{bitmaps.table}"))
+
+
+def _reach_remote_files(engine: duckdb.DuckDBPyConnection, storage: Storage) -> None:
+    with engine.cursor() as cursor:
+        for extension in ("httpfs",) if "s3.access-key-id" in storage.config else ("httpfs", "aws"):
+            cursor.execute(f"LOAD {string(str(extension_path(extension)))}")
+        cursor.execute(secret_sql(storage.catalog_name, readable(storage.scope), storage.config))
 
 
 class _Scratch:

@@ -91,6 +91,12 @@ class MigrationChanged(CatalogError):
     code = "migration_changed"
 
 
+class DatabaseMoved(CatalogError):
+    """The catalog came here by a restore or a copy, and was not reconciled with this database yet."""
+
+    code = "database_moved"
+
+
 class LockNotAvailable(ModakError):
     """A bounded wait for a lock ran out; nothing was changed."""
 
@@ -99,11 +105,50 @@ class LockNotAvailable(ModakError):
     retry = Retry.LATER
 
 
+class LeadershipLost(ModakError):
+    """The session or the worker that wanted to publish is not the one that may; nothing was changed."""
+
+    code = "leadership_lost"
+    sqlstate = "55000"
+    retry = Retry.LATER
+
+
+class MeshSplit(ModakError):
+    """The node hears too few of its mesh to know that nobody else writes; nothing was changed."""
+
+    code = "mesh_split"
+    sqlstate = "55000"
+    retry = Retry.LATER
+
+
+class ClaimLost(ModakError):
+    """A writer's turn at an Iceberg table ended before its commit; nothing was changed."""
+
+    code = "claim_lost"
+    sqlstate = "40001"
+    retry = Retry.NOW
+
+
+class ClaimCancelled(ModakError):
+    """A wait for the turn at an Iceberg table was cancelled; nothing was changed."""
+
+    code = "claim_cancelled"
+    sqlstate = "57014"
+    retry = Retry.NOW
+
+
 class NotRegistered(ModakError):
     """The table is not under Modak."""
 
     code = "not_registered"
     sqlstate = "42P01"
+
+
+class PartialRegistration(ModakError):
+    """A mirrored table that was registered and never copied: there is nothing to follow, and nothing to go on with."""
+
+    code = "partial_registration"
+    sqlstate = "55000"
 
 
 class NotFound(ModakError):
@@ -187,9 +232,30 @@ class LakeError(ModakError):
     retry = Retry.LATER
 
 
+class LakeFull(LakeError):
+    """There is no room left where the lake's files go."""
+
+    code = "lake_full"
+    sqlstate = "53100"
+
+
+class CommitUnknown(LakeError):
+    """The catalog did not say whether a commit happened, and cannot be asked now. The stamp tells, when it can be read again."""
+
+    code = "commit_unknown"
+
+
 class LakeTableExists(LakeError):
     """The name is taken in the lake; what is there stays as it is."""
 
     code = "lake_table_exists"
     sqlstate = "42P07"
+    retry = Retry.MANUAL
+
+
+class LakeTaken(LakeError):
+    """Another database has the lake table; nothing is written there from here."""
+
+    code = "lake_taken"
+    sqlstate = "55000"
     retry = Retry.MANUAL

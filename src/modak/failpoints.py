@@ -2,7 +2,7 @@
 
 ``MODAK_FAILPOINTS="tier.after_commit=kill,register.before_commit=raise"`` arms points for a child process; ``armed`` does it
 inside one, where the action may also be something to call. ``kill`` ends the process as SIGKILL would, which is what a crash test means
-by a crash.
+by a crash; ``stop`` pauses it as SIGSTOP does, until somebody sends SIGCONT.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class FailpointError(RuntimeError):
     """Raised at an armed point in ``raise`` mode; deliberately no ModakError, so no handler treats it as expected."""
 
 
-_ACTIONS = ("raise", "kill")
+_ACTIONS = ("raise", "kill", "stop")
 _armed: dict[str, str | Callable[[], object]] = {}
 
 
@@ -47,6 +47,8 @@ def failpoint(name: str) -> None:
     action = _armed.get(name)
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif action == "raise":
         raise FailpointError(name)
     elif callable(action):

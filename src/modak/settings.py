@@ -49,8 +49,28 @@ SETTINGS = (
     Setting("load_token", None, "token of the Stream Load endpoint; without it the endpoint does not exist", True),
     Setting("load_body_max", "2GiB", "largest body of a load by HTTP, decompressed"),
     Setting("load_connections", "8", "connections to Postgres that loads by HTTP share"),
-    Setting("console_password", None, "password of the console and the API", True),
+    Setting("rest_token", None, "token of the Iceberg REST catalog that the worker serves below /iceberg; without it there is none", True),
+    Setting("http_cert", None, "certificate (PEM) with which the HTTP server speaks TLS; without it plain HTTP"),
+    Setting("http_key", None, "private key of that certificate"),
+    Setting(
+        "console_password", None, "password of the console and the API; without it they only show, and only on a loopback address", True
+    ),
+    Setting(
+        "console_dsn",
+        None,
+        "login of the console's SQL page, as a DSN; without a host on the worker's server; without it the worker makes one, if it may",
+        True,
+    ),
+    Setting("log", "text", "how daemons log: `text` for people, `json` for one object per line"),
     Setting("cycle_seconds", "10", "seconds between two cycles of the worker"),
+    Setting("worker_tables", "2", "tables whose jobs the worker runs side by side"),
+    Setting("lease_seconds", "15", "a leader that is silent for so many seconds loses its place to a worker that stands by"),
+    Setting("drain_seconds", "30", "seconds that a worker which is asked to end gives its jobs; the next one finishes or undoes the rest"),
+    Setting("fold_rows", "10000", "corrections of a table that make the worker fold them"),
+    Setting("fold_seconds", "300", "seconds after which the worker folds fewer corrections, too"),
+    Setting("backlog_rows", "1000000", "no further partition of a table is tiered while more corrections than that wait"),
+    Setting("backlog_labels", "1000", "no further partition of a table is tiered while more staged loads than that wait"),
+    Setting("maintain_seconds", "3600", "seconds between two maintenances of a table, unless its policy says otherwise"),
     Setting("data", "modak-data", "folder of the embedded Postgres and the default warehouse"),
     Setting("cache", None, "folder of fetched jars and generated wrappers; without it the user's cache folder"),
     Setting("spark_memory", "1g", "memory of the local Spark driver"),
@@ -79,8 +99,21 @@ class Settings:
     load_token: str | None = field(default=None, repr=False)
     load_body_max: int = 2 * 1024**3
     load_connections: int = 8
+    rest_token: str | None = field(default=None, repr=False)
+    http_cert: Path | None = None
+    http_key: Path | None = None
     console_password: str | None = field(default=None, repr=False)
+    console_dsn: str | None = field(default=None, repr=False)
+    log: str = "text"
     cycle_seconds: float = 10.0
+    worker_tables: int = 2
+    lease_seconds: float = 15.0
+    drain_seconds: float = 30.0
+    fold_rows: int = 10_000
+    fold_seconds: float = 300.0
+    backlog_rows: int = 1_000_000
+    backlog_labels: int = 1_000
+    maintain_seconds: float = 3600.0
     data: Path = Path("modak-data")
     cache: Path = Path(".cache")
     spark_memory: str = "1g"
@@ -88,9 +121,14 @@ class Settings:
     credentials: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     @property
+    def warehouse_folder(self) -> str:
+        """Where files go if nothing else is said: beside the embedded Postgres."""
+        return str(self.data / "warehouse")
+
+    @property
     def warehouse_root(self) -> str:
-        """The default warehouse as given, or the folder beside the embedded Postgres."""
-        return self.warehouse or str(self.data / "warehouse")
+        """The default warehouse as given, or that folder."""
+        return self.warehouse or self.warehouse_folder
 
 
 def load(environ: Mapping[str, str], **overrides: str | None) -> Settings:
@@ -114,8 +152,21 @@ def load(environ: Mapping[str, str], **overrides: str | None) -> Settings:
         load_token=given["load_token"],
         load_body_max=_bytes("load_body_max", given["load_body_max"] or "2GiB"),
         load_connections=_count("load_connections", given["load_connections"], 1000),
+        rest_token=given["rest_token"],
+        http_cert=Path(given["http_cert"]) if given["http_cert"] else None,
+        http_key=Path(given["http_key"]) if given["http_key"] else None,
         console_password=given["console_password"],
+        console_dsn=given["console_dsn"],
+        log=_log(given["log"] or "text"),
         cycle_seconds=_seconds("cycle_seconds", given["cycle_seconds"]),
+        worker_tables=_count("worker_tables", given["worker_tables"], 64),
+        lease_seconds=_seconds("lease_seconds", given["lease_seconds"]),
+        drain_seconds=_seconds("drain_seconds", given["drain_seconds"]),
+        fold_rows=_count("fold_rows", given["fold_rows"], 999_999_999),
+        fold_seconds=_seconds("fold_seconds", given["fold_seconds"]),
+        backlog_rows=_count("backlog_rows", given["backlog_rows"], 999_999_999),
+        backlog_labels=_count("backlog_labels", given["backlog_labels"], 999_999_999),
+        maintain_seconds=_seconds("maintain_seconds", given["maintain_seconds"]),
         data=Path(given["data"] or "modak-data"),
         cache=Path(given["cache"]) if given["cache"] else _user_cache(environ),
         spark_memory=given["spark_memory"] or "1g",
@@ -152,8 +203,8 @@ def _seconds(name: str, text: str | None) -> float:
         seconds = float(text or "")
     except ValueError as cause:
         raise UsageError(f"setting {name} is not a number of seconds: {text!r}") from cause
-    if not 0 < seconds < 86_400:
-        raise UsageError(f"setting {name} must be above 0 and below a day", found=text)
+    if not 0 < seconds <= 86_400:
+        raise UsageError(f"setting {name} must be above 0 and at most a day", found=text)
     return seconds
 
 
@@ -178,8 +229,18 @@ def _count(name: str, text: str | None, most: int) -> int:
 
 
 def _catalog(text: str) -> str:
+    if re.search(r"://[^/@\s]*@", text):
+        raise UsageError(
+            "setting catalog holds a name or password", hint="put `token` or `credential` into the profile's MODAK_CREDENTIALS_<REF>"
+        )
     if text != "jdbc" and not text.startswith(("http://", "https://")):
         raise UsageError(f"setting catalog is neither `jdbc` nor the URI of a REST catalog: {text!r}")
+    return text
+
+
+def _log(text: str) -> str:
+    if text not in ("text", "json"):
+        raise UsageError(f"setting log is neither `text` nor `json`: {text!r}")
     return text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import secrets
 from importlib import resources
 
 from psycopg import sql
@@ -49,4 +50,6 @@ class SqlFiles:
         return trusted(self.queries[name])
 
     def template(self, name: str, **parts: sql.Composable) -> sql.Composed:
-        return trusted(self.text("templates", f"{name}.sql")).format(**parts)
+        """A function's body ends with a word that nobody can know before: a column may be called $body$, and what follows."""
+        text = self.text("templates", f"{name}.sql").replace("$body$", f"$body_{secrets.token_hex(8)}$")
+        return trusted(text).format(**parts)

@@ -155,7 +155,7 @@ def test_a_pass_between_pin_and_read(table: None, app: App, connection: Connecti
         tier(app, upto=200)
         wanted = correct(connection)
         # What was cold for the reader already may go.
-        assert drop_tiered(app).dropped == ("public.p0",)
+        assert drop_tiered(app, patience=0).dropped == ("public.p0",)
         assert seam.states(connection, EVENTS)["p1"] == "tiered"
         assert read(reader, pinned) == ROWS
         reader.commit()
@@ -168,7 +168,7 @@ def test_a_pin_keeps_what_its_reader_needs(table: None, app: App, connection: Co
         pinned = pin(reader)
         reader.commit()
         tier(app)
-        assert drop_tiered(app).dropped == ()
+        assert drop_tiered(app, patience=0).dropped == ()
         assert seam.states(connection, EVENTS) == {"p0": "tiered", "p1": "tiered", "p2": "hot"}
         assert read(reader, pinned) == ROWS
         reader.execute(named(RELEASE, pin=pinned.pin))  # type: ignore[call-overload]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests import events, seam
-from tests.deaths import app_on, kill_backends, killed_worker
+from tests.deaths import app_on, kill_backends, killed_worker, mostly_in_soak, spark_elsewhere
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
 
 from modak.app import App
@@ -24,7 +24,8 @@ from modak.jobs.ingest import ingest
 from modak.load import LoadClient, LoadOptions, LoadRequest, lake_storage
 from modak.settings import Settings
 
-pytestmark = pytest.mark.spark
+# The worker that is killed has its Spark elsewhere; what comes before and after it is not about Spark.
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 POINTS = ["after_journal", "after_files", "after_commit", "in_publish", "after_publish"]
 COMMITTED = POINTS[2:]
@@ -101,16 +102,16 @@ def staged(app: App, connection: Connection) -> App:
 
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=[] if point == "after_commit" else pytest.mark.soak) for point in POINTS])
-def test_the_worker_is_killed(staged: App, settings: Settings, dsn: str, spark_connect: str, point: str) -> None:
-    killed_worker(settings, dsn, spark_connect, point_of("adopt", point), "adopt", "public.events")
+def test_the_worker_is_killed(staged: App, settings: Settings, dsn: str, request: pytest.FixtureRequest, point: str) -> None:
+    spark = spark_elsewhere(request, point, "after_commit")
+    killed_worker(settings, dsn, spark, point_of("adopt", point), "adopt", "public.events")
     commits = len(seam.data_commits(staged, EVENTS))
     assert commits == (2 if point in COMMITTED else 1)
     meanwhile(staged)
     check_whole(staged, commits)
 
 
-@pytest.mark.inline
-@pytest.mark.parametrize("point", POINTS[:-1])
+@pytest.mark.parametrize("point", mostly_in_soak(POINTS[:-1], "after_commit", "in_publish"))
 def test_its_backend_is_killed(staged: App, dsn: str, point: str, at_point: Callable[[str, Callable[[], None]], None]) -> None:
     at_point(point_of("adopt", point), lambda: kill_backends(dsn))
     with pytest.raises(psycopg.OperationalError), staged.job(EVENTS) as job:
@@ -120,7 +121,6 @@ def test_its_backend_is_killed(staged: App, dsn: str, point: str, at_point: Call
     check_whole(staged, commits)
 
 
-@pytest.mark.inline
 def test_the_server_stops_at_once(
     own_cluster: Cluster, tmp_path: Path, settings: Settings, at_point: Callable[[str, Callable[[], None]], None]
 ) -> None:
@@ -135,8 +135,7 @@ def test_the_server_stops_at_once(
     check_whole(restarted, commits)
 
 
-@pytest.mark.inline
-@pytest.mark.parametrize("point", POINTS[:-1])
+@pytest.mark.parametrize("point", mostly_in_soak(POINTS[:-1], "after_commit", "in_publish"))
 def test_an_ingest_is_cut_off(app: App, dsn: str, tmp_path: Path, point: str, at_point: Callable[[str, Callable[[], None]], None]) -> None:
     """The same command again: what had come in is replaced by itself."""
     make_cold(app)

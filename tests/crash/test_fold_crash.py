@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests import events, seam
-from tests.deaths import app_on, kill_backends, killed_worker
+from tests.deaths import app_on, kill_backends, killed_worker, mostly_in_soak, spark_elsewhere
 from tests.events import EVENTS, ROWS, drop_tiered, fold, put_under_modak, tier
 
 from modak.app import App
@@ -21,7 +21,8 @@ from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
 from modak.settings import Settings
 
-pytestmark = pytest.mark.spark
+# The worker that is killed has its Spark elsewhere; what comes before and after it is not about Spark.
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 POINTS = ["fold.after_journal", "fold.after_files", "fold.after_commit", "fold.in_publish", "fold.after_publish"]
 # The lake has the commit from here on.
@@ -94,9 +95,10 @@ def cold(app: App, connection: Connection) -> App:
     return app
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, spark_connect: str, point: str) -> None:
-    killed_worker(settings, dsn, spark_connect, point, "fold", "public.events")
+@pytest.mark.parametrize("point", mostly_in_soak(POINTS, "fold.after_files", "fold.after_commit"))
+def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, request: pytest.FixtureRequest, point: str) -> None:
+    spark = spark_elsewhere(request, point, "fold.after_commit")
+    killed_worker(settings, dsn, spark, point, "fold", "public.events")
     commits = len(seam.data_commits(cold, EVENTS))
     assert commits == (2 if point in COMMITTED else 1)
     correct_meanwhile(cold)
@@ -114,7 +116,7 @@ def test_its_backend_is_killed(cold: App, dsn: str, point: str, at_point: Callab
     check_whole(cold, commits)
 
 
-@pytest.mark.parametrize("point", ["fold.after_commit", "fold.in_publish"])
+@pytest.mark.parametrize("point", mostly_in_soak(["fold.after_commit", "fold.in_publish"], "fold.in_publish"))
 def test_the_server_stops_at_once(
     own_cluster: Cluster, tmp_path: Path, settings: Settings, point: str, at_point: Callable[[str, Callable[[], None]], None]
 ) -> None:

@@ -84,7 +84,7 @@ class Jobs(threading.Thread):
         steps: dict[str, Callable[[], object]] = {
             "adopt": lambda: adopt(self._app),
             "tier": lambda: tier(self._app, lock_attempts=40, upto=upto),
-            "drop": lambda: drop_tiered(self._app),
+            "drop": lambda: drop_tiered(self._app, patience=0),
             "fold": lambda: fold(self._app, lock_attempts=40),
             "retain": lambda: retain(self._app, lock_attempts=40),
         }

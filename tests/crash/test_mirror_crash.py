@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 from tests import deaths
-from tests.mirroring import copy, frontier, heap_rows, lake_rows, logical, mirrored, pump, same, start
+from tests.mirroring import copy, frontier, heap_rows, lake_rows, pump, same, start
 
 from modak.app import App
 from modak.catalog import mirrors, tables
 from modak.connection import Connection
 from modak.core.table import Name
+from modak.errors import LockNotAvailable
 from modak.failpoints import FailpointError, armed
+from modak.jobs.mirroring.alone import alone
 
 pytestmark = pytest.mark.inline
-__all__ = ["logical", "mirrored"]
 T = Name("public", "items")
 World = tuple[App, Connection]
 
@@ -98,6 +99,95 @@ def test_a_table_that_was_rewritten_is_copied_from_the_start(mirrored: World, mo
     connection.execute("vacuum full items")
     assert copy(app, T).resumed == 0
     pump(app, connection)
+    same(app, connection, T)
+
+
+def partitioned(app: App, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that died after its first wave."""
+    connection.execute("create table items (id bigint primary key, n int, note text) partition by range (id)")
+    connection.execute("create table p1 partition of items for values from (0) to (1000)")
+    connection.execute("alter table p1 alter note set storage external")
+    connection.execute("insert into items select i, 0, repeat('n' || i, 700) from generate_series(1, 60) i")
+    monkeypatch.setattr("modak.jobs.initial_copy.WAVES_CHUNKS_PER_CORE", 1)
+    monkeypatch.setattr("modak.jobs.initial_copy.CHUNK_BYTES_MIN", 8192)
+    monkeypatch.setattr("modak.jobs.initial_copy.CHUNK_BYTES_MAX", 8192)
+    with armed("copy.after_publish"), pytest.raises(FailpointError):
+        start(app, connection, T)
+
+
+MEANWHILE = {
+    "the slot": ["select pg_drop_replication_slot(slot_name) from pg_replication_slots where not temporary", "{}"],
+    "the slot for a while": [
+        "{}",
+        "select pg_drop_replication_slot(slot_name) from pg_replication_slots where not temporary",
+        "select pg_create_logical_replication_slot('modak_' || oid, 'pgoutput') from pg_database where datname = current_database()",
+    ],
+    "its entry in the publication": ["alter publication modak drop table items", "{}", "alter publication modak add table items"],
+    "a partition that was not there": [
+        "create table p2 (id bigint not null, n int, note text)",
+        "insert into p2 values (1500, 1, 'brought')",
+        "alter table items attach partition p2 for values from (1000) to (2000)",
+    ],
+    "a partition for a while": [
+        "alter table items detach partition p1",
+        "update p1 set n = 5 where id in (1, 60)",
+        "alter table items attach partition p1 for values from (0) to (1000)",
+    ],
+}
+
+
+def test_a_copy_starts_over_where_keys_were_not_named(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, connection = mirrored
+    create(connection, 60)
+    connection.execute("alter table items add column code int not null default 0")
+    connection.execute("update items set code = id")
+    connection.execute("create unique index by_code on items (code)")
+    monkeypatch.setattr("modak.jobs.initial_copy.WAVES_CHUNKS_PER_CORE", 1)
+    monkeypatch.setattr("modak.jobs.initial_copy.CHUNK_BYTES_MIN", 8192)
+    monkeypatch.setattr("modak.jobs.initial_copy.CHUNK_BYTES_MAX", 8192)
+    with armed("copy.after_publish"), pytest.raises(FailpointError):
+        start(app, connection, T)
+    connection.execute("alter table items replica identity using index by_code")
+    connection.execute("update items set id = id + 1000 where id in (1, 60)")
+    connection.execute("alter table items replica identity default")
+    copy(app, T)
+    same(app, connection, T)
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_a_copy_starts_over_where_the_stream_has_not_told(mirrored: World, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, connection = mirrored
+    partitioned(app, connection, monkeypatch)
+    for statement in MEANWHILE[what]:
+        connection.execute(statement.format("update items set n = 5 where id in (1, 60)"))
+    if what == "the slot":
+        connection.execute("delete from items where id = 2")
+    copy(app, T)
+    same(app, connection, T)
+    connection.execute("update items set n = 6 where id = 3")
+    pump(app, connection)
+    same(app, connection, T)
+
+
+def test_a_copy_goes_on_with_partitions_that_the_stream_knows(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, connection = mirrored
+    partitioned(app, connection, monkeypatch)
+    connection.execute("create table p2 partition of items for values from (1000) to (2000)")
+    connection.execute("insert into items values (1500, 1, 'new')")
+    assert copy(app, T).resumed > 0
+    same(app, connection, T)
+
+
+def test_a_copy_that_goes_on_waits_for_the_pump(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two readers of one slot would throw each other out."""
+    app, connection = mirrored
+    partitioned(app, connection, monkeypatch)
+    connection.execute("delete from items where id = 1")
+    with alone(connection):
+        monkeypatch.setattr("modak.jobs.mirroring.heal.STREAM_SECONDS_MAX", 0.0)
+        with pytest.raises(LockNotAvailable, match="another process reads the stream"):
+            copy(app, T)
+    copy(app, T)
     same(app, connection, T)
 
 

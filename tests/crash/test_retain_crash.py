@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests import events, seam
-from tests.deaths import app_on, kill_backends, killed_worker
+from tests.deaths import app_on, kill_backends, killed_worker, mostly_in_soak
 from tests.events import EVENTS, drop_tiered, put_under_modak, retain, tier
 
 from modak.app import App
@@ -21,7 +21,8 @@ from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
 from modak.settings import Settings
 
-pytestmark = pytest.mark.spark
+# The worker that is killed has its Spark elsewhere; what comes before and after it is not about Spark.
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 POINTS = ["retain.after_journal", "retain.after_commit", "retain.in_publish", "retain.after_publish"]
 EXPECTED = {
@@ -95,7 +96,7 @@ def cold(app: App) -> App:
     return app
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", mostly_in_soak(POINTS, "retain.after_commit"))
 def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, point: str) -> None:
     killed_worker(settings, dsn, None, point, "retain", "public.events")
     assert len(seam.data_commits(cold, EVENTS)) == (1 if point == "retain.after_journal" else 2)
@@ -112,7 +113,7 @@ def test_its_backend_is_killed(cold: App, dsn: str, point: str, at_point: Callab
     check_whole(cold)
 
 
-@pytest.mark.parametrize("point", ["retain.after_commit", "retain.in_publish"])
+@pytest.mark.parametrize("point", mostly_in_soak(["retain.after_commit", "retain.in_publish"], "retain.in_publish"))
 def test_the_server_stops_at_once(
     own_cluster: Cluster, tmp_path: Path, settings: Settings, point: str, at_point: Callable[[str, Callable[[], None]], None]
 ) -> None:

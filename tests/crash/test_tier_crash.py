@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests import events, seam
-from tests.deaths import app_on, kill_backends, killed_worker
+from tests.deaths import app_on, kill_backends, killed_worker, mostly_in_soak, spark_elsewhere
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
 
 from modak.app import App
@@ -22,7 +22,8 @@ from modak.embedded.postgres import Cluster
 from modak.gateway.background import running
 from modak.settings import Settings
 
-pytestmark = pytest.mark.spark
+# The worker that is killed has its Spark elsewhere; what comes before and after it is not about Spark.
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 TIER_POINTS = [
     "tier.after_journal",
@@ -70,9 +71,12 @@ def registered(app: App, connection: Connection) -> App:
     return app
 
 
-@pytest.mark.parametrize("point", [*TIER_POINTS, *RECLAIM_POINTS])
-def test_the_worker_is_killed(registered: App, settings: Settings, dsn: str, spark_connect: str, point: str) -> None:
-    killed_worker(settings, dsn, spark_connect, point, "tier", "public.events")
+@pytest.mark.parametrize(
+    "point", mostly_in_soak([*TIER_POINTS, *RECLAIM_POINTS], "tier.during_flush", "tier.after_commit", "reclaim.in_drop")
+)
+def test_the_worker_is_killed(registered: App, settings: Settings, dsn: str, request: pytest.FixtureRequest, point: str) -> None:
+    spark = spark_elsewhere(request, point, "tier.after_commit", "reclaim.in_drop")
+    killed_worker(settings, dsn, spark, point, "tier", "public.events")
     before = len(seam.data_commits(registered, EVENTS))
     assert before == (1 if point in TIER_POINTS[4:] + RECLAIM_POINTS else 0)
     if point in RECLAIM_POINTS:
@@ -95,7 +99,10 @@ def test_its_backend_is_killed(registered: App, dsn: str, point: str, at_point: 
     check_whole(registered)
 
 
-@pytest.mark.parametrize("point", ["tier.after_seal", "tier.after_files", "tier.after_commit", "tier.in_advance", "tier.after_advance"])
+SERVER_POINTS = ["tier.after_seal", "tier.after_files", "tier.after_commit", "tier.in_advance", "tier.after_advance"]
+
+
+@pytest.mark.parametrize("point", mostly_in_soak(SERVER_POINTS, "tier.after_commit", "tier.in_advance"))
 def test_the_server_stops_at_once(
     own_cluster: Cluster, tmp_path: Path, settings: Settings, point: str, at_point: Callable[[str, Callable[[], None]], None]
 ) -> None:

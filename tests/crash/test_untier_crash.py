@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests import events, seam
-from tests.deaths import app_on, kill_backends, killed_worker
+from tests.deaths import app_on, kill_backends, killed_worker, mostly_in_soak, spark_elsewhere
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
 
 from modak.app import App
@@ -23,7 +23,8 @@ from modak.gateway.background import running
 from modak.jobs import untier as untier_module
 from modak.settings import Settings
 
-pytestmark = pytest.mark.spark
+# The worker that is killed has its Spark elsewhere; what comes before and after it is not about Spark.
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 POINTS = ["untier.after_journal", "untier.after_copy", "untier.after_commit", "untier.in_publish", "untier.after_publish"]
 EXPECTED = {str(row[0]): row for row in ROWS} | {
@@ -95,9 +96,10 @@ def cold(app: App, connection: Connection) -> App:
     return app
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, spark_connect: str, point: str) -> None:
-    killed_worker(settings, dsn, spark_connect, point, "untier", "public.events")
+@pytest.mark.parametrize("point", mostly_in_soak(POINTS, "untier.after_copy", "untier.after_commit"))
+def test_the_worker_is_killed(cold: App, settings: Settings, dsn: str, request: pytest.FixtureRequest, point: str) -> None:
+    spark = spark_elsewhere(request, point, "untier.after_commit")
+    killed_worker(settings, dsn, spark, point, "untier", "public.events")
     write_meanwhile(cold)
     check_whole(cold)
 
@@ -111,7 +113,7 @@ def test_its_backend_is_killed(cold: App, dsn: str, point: str, at_point: Callab
     check_whole(cold)
 
 
-@pytest.mark.parametrize("point", ["untier.after_commit", "untier.in_publish"])
+@pytest.mark.parametrize("point", mostly_in_soak(["untier.after_commit", "untier.in_publish"], "untier.in_publish"))
 def test_the_server_stops_at_once(
     own_cluster: Cluster, tmp_path: Path, settings: Settings, point: str, at_point: Callable[[str, Callable[[], None]], None]
 ) -> None:

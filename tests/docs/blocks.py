@@ -20,6 +20,7 @@ import psycopg
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOT_RUN = "<!-- not run:"
 _BLOCK_SECONDS_MAX = 180
+_KEPT = ("HOME", "LANG", "MODAK_CACHE", "XDG_CACHE_HOME", "JDK_JAVA_OPTIONS", "PYTHONPATH")
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Reader:
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder
-        kept = {name: os.environ[name] for name in ("HOME", "LANG", "MODAK_CACHE", "XDG_CACHE_HOME") if name in os.environ}
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self.environment = {**kept, "PATH": path, "COLUMNS": "200", **variables}
         self.notices: list[str] = []

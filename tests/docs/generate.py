@@ -20,6 +20,7 @@ from modak.core.type_map import NATIVE, NO_TEXT_ROUND_TRIP, SUPPORTED, LakeType,
 from modak.embedded.postgres import Cluster
 from modak.errors import ModakError
 from modak.settings import CREDENTIALS_PREFIX, SETTINGS, Setting
+from modak.worker.metrics import HELP
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -35,6 +36,7 @@ def pages(connection: Connection) -> dict[str, str]:
         "errors.md": errors_page(),
         "catalog.md": catalog_page(connection),
         "types.md": types_page(),
+        "metrics.md": metrics_page(),
     }
 
 
@@ -318,6 +320,38 @@ def types_page() -> str:
 def _lake_row(name: str, kept: LakeType) -> tuple[str, ...]:
     is_text = kept.as_text or (kept.iceberg == "string" and name not in ("text", "varchar", "char"))
     return _code(name), _code(kept.iceberg), _code(kept.spark), _code(kept.duckdb), "text" if is_text else "value", kept.limits or ""
+
+
+# Metrics
+
+
+_METRICS_INTRO = """
+`GET /metrics` on the worker's HTTP address, in Prometheus's text form, without a password. A figure of the *catalog* is asked for when
+somebody scrapes and is the same on every worker. One of the *process* is this worker's own, and begins anew with it. A *sample* is at
+most some ten seconds old, the newest key a minute; where something is locked or away there is none.
+"""
+_METRICS_ALERTS = """
+## Worth an alert
+
+| expression | because |
+| --- | --- |
+| `sum(modak_worker_leader) != 1` | nobody runs the jobs, or two believe they do |
+| `modak_catalog_up == 0` | Postgres or the catalog is away |
+| `modak_problems > 0` for 15 minutes | a job does not get on; `modak status` says why |
+| `modak_partitions_due > 0` for some hours | tiering does not keep up |
+| `modak_delta_rows` rising for hours | folds do not keep up |
+| `modak_slot_retained_bytes` near `max_slot_wal_keep_size` | the mirror does not keep up, and the disk of Postgres fills |
+| `modak_load_adoption_lag_seconds > 3600` | staged loads are not adopted |
+| `/healthz` answers 503 | its `reasons` say what |
+"""
+
+
+def metrics_page() -> str:
+    rows = [
+        (_code(name), one.kind, ", ".join(map(_code, one.labels)), one.source, one.meaning.removesuffix(".")) for name, one in HELP.items()
+    ]
+    table = _table(["metric", "kind", "labels", "of", "meaning"], rows)
+    return _page("Metrics", "`src/modak/worker/metrics.py`", _METRICS_INTRO, table, _METRICS_ALERTS)
 
 
 def main() -> None:

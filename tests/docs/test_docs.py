@@ -26,6 +26,8 @@ from tests import mirroring
 from tests.docs import generate
 from tests.docs.blocks import Block, Reader, blocks
 from tests.docs.generate import REFERENCE, ROOT
+from tests.gateways import RunningGateway
+from tests.restoring import app_of
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 HAND_WRITTEN = [page for page in PAGES if page.parent != REFERENCE]
@@ -66,7 +68,8 @@ def test_every_setting_is_documented(setting: Setting) -> None:
 def test_every_command_and_option_is_documented(path: tuple[str, ...]) -> None:
     command = dict(generate.commands())[path]
     section = text_of("docs/reference/cli.md").partition(f"\n## {' '.join(path)}\n")[2].partition("\n## ")[0]
-    options = [word for parameter in command.params if isinstance(parameter, click.Option) for word in parameter.opts]
+    shown = [parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden]
+    options = [word for parameter in shown for word in parameter.opts]
     assert [word for word in options if word not in section] == []
 
 
@@ -140,7 +143,23 @@ def test_the_readmes_first_session_works(new_database: Callable[..., str], tmp_p
     reader.follow(found)
 
 
-@pytest.mark.parametrize("guide", ["columns", "keep-heap", "registration", "retention", "storage-profiles", "types", "untier", "writing"])
+@pytest.mark.parametrize(
+    "guide",
+    [
+        "backup",
+        "columns",
+        pytest.param("keep-heap", marks=pytest.mark.soak),
+        pytest.param("maintenance", marks=pytest.mark.soak),
+        "registration",
+        "retention",
+        "security",
+        "storage-profiles",
+        "types",
+        pytest.param("untier", marks=pytest.mark.soak),
+        "worker",
+        "writing",
+    ],
+)
 def test_the_guide_works(guide: str, new_database: Callable[..., str], template: str, tmp_path: Path, spark_connect: str) -> None:
     """Commands that move data use one Spark for all of them; the tutorial starts its own each time, as a reader does."""
     reader = Reader(tmp_path, MODAK_DSN=new_database(template), MODAK_DATA=str(tmp_path / "data"), MODAK_SPARK=spark_connect)
@@ -161,6 +180,19 @@ def test_the_guide_to_mirrored_tables_works(tmp_path: Path, spark_connect: str) 
         reader.follow(found)
     finally:
         cluster.stop("immediate")
+
+
+def test_the_guide_to_decoupled_tables_works(new_database: Callable[..., str], template: str, tmp_path: Path) -> None:
+    """With a gateway beside the database."""
+    dsn = new_database(template)
+    gateway = RunningGateway(app_of(dsn, tmp_path / "data"))
+    found = blocks(ROOT / "docs" / "guides" / "decoupled.md")
+    assert len(found) > 5
+    try:
+        gateway.start()
+        Reader(tmp_path, MODAK_DSN=dsn, MODAK_DATA=str(tmp_path / "data")).follow(found)
+    finally:
+        gateway.stop()
 
 
 def test_the_guide_to_stream_load_works(new_database: Callable[..., str], template: str, tmp_path: Path) -> None:
@@ -311,7 +343,8 @@ def test_decisions_are_numbered_and_short() -> None:
     for page in pages:
         lines = page.read_text(encoding="utf-8").splitlines()
         assert lines[0].startswith(f"# {page.name[:4]} "), page.name
-        assert 15 <= len(lines) <= 40, page.name
+        # The list of dependencies has a line for each.
+        assert 15 <= len(lines) <= (60 if page.name.startswith("0006") else 40), page.name
 
 
 def test_the_changelog_knows_this_version() -> None:

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from tests.adopting import BOTH, Loads, row, run_adopt, run_fold, seam_of, shown
 from tests.loading import Model, World, content, world
+from tests.support import reclaim_all, value
 from tests.support import rows as select
-from tests.support import value
 
 from modak.catalog import tables
 from modak.connection import Connection, connect
@@ -21,7 +21,6 @@ from modak.core.table import Name
 from modak.embedded.postgres import Cluster
 from modak.errors import LakeError, Refused
 from modak.jobs.adopt import AdoptOutcome, adopt
-from modak.jobs.reclaim import reclaim
 from modak.jobs.retain import retain
 from modak.jobs.sweep import sweep
 from modak.jobs.tier import tier
@@ -161,7 +160,7 @@ def test_tiering_waits_where_it_could_not_tell_what_is_newer(made: World, connec
     run_adopt(made.app, "events")
     with made.app.job(Name("public", "events")) as job:
         assert tier(job, upto=300).rows > 0
-        reclaim(job)
+        reclaim_all(job)
     run_fold(made.app, "events")
     assert shown(connection, "events") == before | {10: (250, "hot")}
 

@@ -10,6 +10,7 @@ import pytest
 from tests import events, seam
 from tests.events import EVENTS, ROWS, fold, put_under_modak, tier
 from tests.gateways import RunningGateway
+from tests.inline import inlined
 from tests.support import at_failpoint
 
 from modak.app import App
@@ -29,8 +30,9 @@ def cold(app: App, connection: Connection, gateway: RunningGateway) -> App:
     """E after its first pass, its two cold partitions gone from the heap."""
     events.create(connection)
     put_under_modak(app, connection)
-    tier(app)
-    events.drop_tiered(app)
+    with inlined():
+        tier(app)
+        events.drop_tiered(app)
     return app
 
 
@@ -73,6 +75,34 @@ def test_corrections_become_part_of_the_lake(cold: App, connection: Connection) 
     assert stamps[1]["modak.op-id"] == operation["op_id"]
     assert connection.execute("select count(*) as n from modak.folded").fetchone() == {"n": 0}
     assert through_name(connection) == before == [(1, 10, "a"), (2, 20, "corrected"), (4, 210, "hot"), (5, 220, "hot")]
+
+
+@pytest.mark.parametrize("key", [("id",), ("id", "event_time")])
+def test_a_tombstone_without_an_image(app: App, connection: Connection, gateway: RunningGateway, key: tuple[str, ...]) -> None:
+    """Somebody else's may have none: its encoded key says which row it is."""
+    events.create(connection)
+    put_under_modak(app, connection, primary_key=key)
+    tier(app)
+    connection.execute("update public.events set val = 'corrected' where id = 2")
+    pk = "3" if len(key) == 1 else f"3{chr(31)}110"
+    connection.execute("insert into modak.delta (table_id, pk, op, tier_key) select table_id, %s, 1, 110 from modak.tables", [pk])
+    before = through_name(connection)
+    assert fold(app).rows_deleted == 2
+    assert lake_rows(app, connection) == [(1, 10, "a"), (2, 20, "corrected")]
+    assert delta(connection) == []
+    assert through_name(connection) == before == [(1, 10, "a"), (2, 20, "corrected"), (4, 210, "hot"), (5, 220, "hot")]
+
+
+def test_one_that_expires_takes_its_row_along(app: App, connection: Connection, gateway: RunningGateway) -> None:
+    """It lies below the retention line, and the lake's row above it."""
+    events.create(connection)
+    put_under_modak(app, connection, lake_retention="100")
+    tier(app)
+    connection.execute("insert into modak.delta (table_id, pk, op, tier_key) select table_id, '3', 1, 40 from modak.tables")
+    assert events.retain(app).retention_line == 100
+    assert delta(connection) == []
+    assert through_name(connection) == [(4, 210, "hot"), (5, 220, "hot")]
+    assert lake_rows(app, connection) == []
 
 
 def test_spark_reads_the_folded_lake(cold: App, connection: Connection) -> None:

@@ -278,7 +278,7 @@ def test_without_a_token_there_is_no_endpoint(app: App) -> None:
     with serving.serving(app, token=None) as http:
         for method, path in (("POST", PATH), ("GET", PATH), ("GET", f"{PATH}/x")):
             assert call(http.port, method, path, headers={"X-Modak-Token": ""}).error["code"] == "not_found"
-        assert call(http.port, "GET", "/healthz").json == {"status": "ok"}
+        assert call(http.port, "GET", "/healthz").json["status"] == "ok"
         assert call(http.port, "POST", "/healthz").status == 405
         assert call(http.port, "GET", "/metrics").status == 200
 
@@ -440,6 +440,8 @@ def test_postgres_is_away(app: App, cluster: Cluster) -> None:
                 answer = load(http.port, "away 1", [row(96, 26)])
                 assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (503, "connection_failed", "1")
                 assert load(http.port, "away 2", jsonl([row(97, 26, val="x" * 2_000_000)])).status == 503
+                health = call(http.port, "GET", "/healthz")
+                assert (health.status, health.json["postgres"], health.json["reasons"]) == (503, "away", ["Postgres does not answer"])
                 assert "modak_catalog_up 0.0" in call(http.port, "GET", "/metrics").text.decode()
                 assert call(http.port, "GET", f"{PATH}/x", headers={"X-Modak-Token": TOKEN}).status == 503
             finally:

@@ -119,6 +119,23 @@ def test_corrections_that_are_older_give_way(made: World, connection: Connection
     assert value(connection, f"select count(*) from public.{table}_hot where event_time < 200") == 0
 
 
+@pytest.mark.parametrize(("table", "place"), [("pairs", 50), ("events", 120)])
+def test_late_rows_that_must_stay_refuse_their_keys(made: World, connection: Connection, table: str, place: int, tmp_path: Path) -> None:
+    """Their copies in the heap would not be what the lake says; for the key without its tier key wherever it lies."""
+    connection.execute(f"insert into public.{table} values (50, 50, 'spilled', 1)")
+    connection.execute(f"create table public.child (id bigint, at bigint, foreign key (id, at) references public.{table}_hot)")
+    path = parquet(tmp_path / "a.parquet", row(50, place, "file"))
+    for _ in range(2):
+        with pytest.raises(Refused, match=f"late rows stay in public.{table}_spill"):
+            run(made, table, path)
+        assert shown(connection, table)[50] == (50, "spilled")
+        run_fold(made.app, table)
+    assert run(made, table, parquet(tmp_path / "b.parquet", row(51, 80, "file"))).rows == 1
+    assert shown(connection, table)[51] == (80, "file")
+    connection.execute(f"update public.{table} set val = 'still written' where id = 50")
+    assert shown(connection, table)[50] == (50, "still written")
+
+
 def test_a_staged_load_that_is_newer_comes_in_over_it(made: World, connection: Connection, tmp_path: Path) -> None:
     Loads(made, "pairs").stage(row(10, 10, "loaded"))
     run(made, "pairs", parquet(tmp_path / "a.parquet", row(10, 10, "file"), row(11, 11, "file")))

@@ -318,13 +318,6 @@ def test_a_table_that_cannot_be_loaded_says_why(tables: World, table: str, error
         client.load(request("a", []))
 
 
-def test_mirrored_tables_are_refused(tables: World) -> None:
-    with loading(tables.dsn, "pairs") as (connection, loader):
-        connection.execute("update modak.tables set mode = 'mirrored' where table_name = 'pairs'")
-        with pytest.raises(Refused, match="mirrored"):
-            loader.apply(request("a", [row(20, 250)]))
-
-
 def test_a_role_needs_rights(tables: World) -> None:
     with loading(tables.dsn, "pairs") as (connection, loader):
         connection.execute("create role nobody_yet")

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.spark
 
 PARTITIONS = 12
 PASSES_MIN = 4
+LABELS_MAX = 150
 APPLICATION = "modak-load-ledger"
 Key = tuple[int, ...]
 
@@ -48,6 +49,7 @@ class Client(threading.Thread):
     by_id: bool  # the registered key is the id alone, so that a row may move
     stop: threading.Event
     storage: Storage
+    labels_max: int
     ledger: dict[Key, dict[str, Any]] = field(default_factory=dict)
     answers: list[LoadResult] = field(default_factory=list)
     retries: int = 0
@@ -67,7 +69,7 @@ class Client(threading.Thread):
         )
         try:
             with LoadClient(options) as client:
-                while not self.stop.is_set():
+                while not self.stop.is_set() and len(self.answers) < self.labels_max:
                     self._batch(client, dice, f"client {self.number} batch {len(self.answers)}")
         except BaseException as failure:  # noqa: BLE001 - the test looks at it
             self.failure = failure
@@ -134,14 +136,19 @@ class Killer(threading.Thread):
                 self.killed += len(found)
 
 
-def run_ledger(app: App, connection: Connection, dsn: str, *, seconds: float, by_id: bool) -> tuple[list[Client], Killer, int]:
+def run_ledger(
+    app: App, connection: Connection, dsn: str, *, seconds: float, by_id: bool, on_spark: bool
+) -> tuple[list[Client], Killer, int]:
     events.create(connection, partitions=PARTITIONS)
     connection.execute("delete from public.events")
     connection.execute("insert into public.events values (1, %s, 'top')", [PARTITIONS * 100 - 1])
     put_under_modak(app, connection, lag="200", primary_key=("id",) if by_id else ("id", "event_time"))
-    app.spark(Profile("default"))  # a cold start would eat the time that passes should have
+    if on_spark:
+        app.spark(Profile("default"))  # a cold start would eat the time that passes should have
     stop, storage = threading.Event(), app.storage(Profile("default"))
-    clients, killer = [Client(dsn, number, by_id, stop, storage) for number in range(1, 5)], Killer(dsn, stop)
+    # What a short run has to fold and to compare depends on no machine's speed.
+    most = 10**9 if on_spark else LABELS_MAX
+    clients, killer = [Client(dsn, number, by_id, stop, storage, most) for number in range(1, 5)], Killer(dsn, stop)
     for thread in (*clients, killer):
         thread.start()
     passes, deadline, dice = 0, time.monotonic() + seconds, random.Random(7)
@@ -170,7 +177,7 @@ def _work(app: App, dice: random.Random, upto: int, *, dies: bool) -> None:
         steps: list[Callable[[], object]] = [
             lambda: adopt(app),
             lambda: tier(app, lock_attempts=40, upto=upto),
-            lambda: drop_tiered(app),
+            lambda: drop_tiered(app, patience=0),
             lambda: fold(app, lock_attempts=40),
         ]
         for step in steps:
@@ -213,20 +220,21 @@ def check(app: App, connection: Connection, clients: list[Client]) -> None:
     "by_id", [pytest.param(False, id="key with the tier key", marks=pytest.mark.soak), pytest.param(True, id="key without it")]
 )
 def test_the_table_is_the_ledger(app: App, connection: Connection, dsn: str, gateway: RunningGateway, by_id: bool) -> None:
-    clients, killer, passes = run_ledger(app, connection, dsn, seconds=8, by_id=by_id)
+    clients, killer, passes = run_ledger(app, connection, dsn, seconds=6, by_id=by_id, on_spark=False)
     labels, rows = sum(len(client.answers) for client in clients), sum(len(client.ledger) for client in clients)
     retries = sum(client.retries for client in clients)
     print(f"{labels} labels, {rows} rows, {killer.killed} sessions killed, {retries} retries, {passes} passes")
     check(app, connection, clients)
     assert labels > 50
-    assert killer.killed > 5
+    assert killer.killed > 1
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("by_id", [False, True])
 def test_the_table_is_the_ledger_for_long(app: App, connection: Connection, dsn: str, gateway: RunningGateway, by_id: bool) -> None:
-    clients, killer, passes = run_ledger(app, connection, dsn, seconds=float(os.environ.get("SOAK_SECONDS", "900")) / 2, by_id=by_id)
+    seconds = float(os.environ.get("SOAK_SECONDS", "900")) / 2
+    clients, killer, passes = run_ledger(app, connection, dsn, seconds=seconds, by_id=by_id, on_spark=True)
     labels = sum(len(client.answers) for client in clients)
     print(f"{labels} labels, {killer.killed} sessions killed, {sum(client.retries for client in clients)} retries, {passes} passes")
     check(app, connection, clients)

@@ -15,7 +15,7 @@ import pytest
 from psycopg import sql
 from tests.flows.test_types_tiering import VALUES
 from tests.gateways import RunningGateway
-from tests.support import has_xml, rows
+from tests.support import has_xml, reclaim_all, rows
 
 from modak.app import App
 from modak.catalog import profiles
@@ -23,7 +23,6 @@ from modak.connection import PINNED_SETTINGS, Connection
 from modak.core.lake_table import lake_columns
 from modak.core.registration import Options
 from modak.core.table import Name
-from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import tier
 from modak.lake.data_files import conform
 from modak.load import LoadClient, LoadOptions, LoadRejected, LoadRequest, lake_storage
@@ -31,6 +30,7 @@ from modak.registration.register import register
 from modak.source.heap import projection
 from modak.source.relation import columns_of
 
+pytestmark = pytest.mark.inline
 THINGS = Name("public", "Every thing.of")
 USERS = {
     "mood": "create type public.mood as enum ('sad', 'happy ever after')",
@@ -61,7 +61,7 @@ def things(app: App, connection: Connection, gateway: RunningGateway) -> Connect
     register(connection, app.lake(profile), THINGS, Options(tier_key="id", lag="0", width="100"), profile=profile.name)
     with app.job(THINGS) as job:
         assert tier(job, upto=LATE).tier_key_hi == LATE
-        assert reclaim(job).dropped
+        assert reclaim_all(job)
     return connection
 
 

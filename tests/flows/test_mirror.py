@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 import time
 from typing import Any
 
 import pytest
-from tests.mirroring import frontier, lake_rows, logical, mirrored, problem, pump, same, start, state
+from tests.mirroring import frontier, lake_rows, problem, pump, same, start, state
 
 from modak.app import App
+from modak.catalog import mirrors, tables
 from modak.connection import Connection
 from modak.core.table import Name
 from modak.errors import LakeError
+from modak.failpoints import FailpointError, armed
+from modak.jobs import mirror
 from modak.jobs.context import JobContext
+from modak.jobs.mirroring import alone
 from modak.jobs.mirroring.files import make
+from modak.scan.values_of_keys import values_at
+from modak.source import replication
+from modak.source.pgoutput import StreamError
 from modak.worker.loop import Loop
 from modak.worker.metrics import Metrics
 
 pytestmark = pytest.mark.inline
-__all__ = ["logical", "mirrored"]
 T = Name("public", "items")
 World = tuple[App, Connection]
 
@@ -116,6 +124,35 @@ def test_a_large_value_that_stays_is_kept(mirrored: World) -> None:
         connection.execute("update items set n = 6 where id = 11")
         connection.execute("insert into items values (1, 1, repeat('q', 9000), null)")
     pump(app, connection)
+    same(app, connection, T)
+
+
+def test_large_values_that_stay_are_read_in_slices(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows keep one: what is in memory at a time is bounded by bytes."""
+    app, connection = mirrored
+    connection.execute("create table items (id bigint primary key, n int, note text, raw bytea)")
+    connection.execute("alter table items alter note set storage external, alter raw set storage external")
+    connection.execute(
+        "insert into items select i, 0, case when i % 7 > 0 then repeat(i::text, 3000) end, decode(repeat('ab', 5000), 'hex')"
+        " from generate_series(1, 3000) i"
+    )
+    start(app, connection, T)
+    connection.execute("update items set n = 1 where id % 3 = 0")
+    pump(app, connection)  # some rows of the copy are gone now
+    sizes: list[int] = []
+
+    def measured(*rest: Any) -> Any:
+        for numbers, values in values_at(*rest, slice_bytes=1_000_000):
+            sizes.append(sum(value.nbytes for value in values))
+            yield numbers, values
+
+    monkeypatch.setattr("modak.jobs.mirroring.files.values_at", measured)
+    connection.execute("update items set n = 2, raw = case when id % 2 = 0 then raw else decode(repeat('cd', 4000), 'hex') end")
+    connection.execute("update items set id = -id where id <= 100")
+    done = pump(app, connection)
+    assert not done.parked
+    assert len(sizes) > 20
+    assert max(sizes) <= 1_000_000
     same(app, connection, T)
 
 
@@ -238,12 +275,71 @@ def test_a_failing_table_holds_no_other_back_and_catches_up(mirrored: World, mon
     pump(app, connection)
     same(app, connection, T)
     assert problem(connection, T) == ""
-    with monkeypatch.context() as patch:
-        # It may not keep WAL without end.
-        patch.setattr("modak.jobs.mirroring.apply.make", fails)
-        connection.execute("delete from items")
-        assert list(pump(app, connection, wal_bytes_max=1).parked) == ["public.items"]
-    assert "bytes of WAL" in problem(connection, T)
+
+
+def test_a_reader_that_hangs_is_evicted(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCENARIOS 96: it reads the slot, and the session that held the pump's lock for it is gone."""
+    monkeypatch.setattr(alone, "EVICT_SECONDS", 0.2)
+    app, connection = mirrored
+    create(connection)
+    start(app, connection, T)
+    table = tables.get(connection, T)
+    with contextlib.closing(replication.Stream(app.dsn, str(table.slot_name), str(table.publication_name), 0)):
+        connection.execute("insert into items values (4, now(), 'new')")
+        assert not pump(app, connection).failed
+        same(app, connection, T)
+
+
+def test_a_slow_batch_is_not_taken_for_a_dead_reader(mirrored: World) -> None:
+    app, connection = mirrored
+    connection.execute("alter database mirrored set wal_sender_timeout = '1s'")
+    opened = replication._connect(app.dsn, "modak-test")
+    try:
+        assert opened.exec_(b"show wal_sender_timeout").get_value(0, 0) == b"0"
+    finally:
+        opened.finish()
+
+
+def test_what_a_failing_pass_published_is_confirmed_by_the_next(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if that fails too: else a pass that never ends well keeps WAL for ever."""
+    app, connection = mirrored
+    create(connection)
+    start(app, connection, T)
+    connection.execute("insert into items values (4, now(), 'new')")
+    with armed("mirror.before_confirm"), pytest.raises(FailpointError):
+        pump(app, connection)
+    place = frontier(connection, T)
+    name = str(tables.get(connection, T).slot_name)
+    before = replication.free_slot(connection, name, 10.0)
+    assert before is not None
+    assert before.confirmed < (place or 0)
+
+    def broken(found: bytes) -> None:
+        raise StreamError("nothing that is known")
+
+    monkeypatch.setattr(mirror, "decode", broken)
+    connection.execute("insert into items values (5, now(), 'newer')")
+    with pytest.raises(StreamError):
+        pump(app, connection)
+    after = replication.free_slot(connection, name, 10.0)
+    assert after is not None
+    assert after.confirmed == place
+
+
+def test_a_worker_that_was_replaced_moves_no_frontier(mirrored: World) -> None:
+    app, connection = mirrored
+    create(connection)
+    start(app, connection, T)
+    before = frontier(connection, T)
+    connection.execute("create table other (n int)")
+    done = mirror.mirror(connection, app.dsn, app.job, epoch=-1)
+    assert "does not lead" in done.failed["public.items"]
+    connection.execute("insert into items values (4, now(), 'new')")
+    done = mirror.mirror(connection, app.dsn, functools.partial(app.job, epoch=-1))
+    assert "does not lead" in done.failed["public.items"]
+    assert (frontier(connection, T), problem(connection, T)) == (before, "")
+    pump(app, connection)
+    same(app, connection, T)
 
 
 def test_the_worker_follows(mirrored: World) -> None:
@@ -251,7 +347,8 @@ def test_the_worker_follows(mirrored: World) -> None:
     create(connection)
     start(app, connection, T)
     stop = threading.Event()
-    worker = threading.Thread(target=Loop(app, stop, 0.1).run)
+    loop = Loop(app, stop, 0.1)
+    worker = threading.Thread(target=loop.run)
     worker.start()
     try:
         for number in range(3):
@@ -263,6 +360,39 @@ def test_the_worker_follows(mirrored: World) -> None:
         stop.set()
         worker.join()
     same(app, connection, T)
-    page = Metrics(app.connection).text().decode()
+    page = Metrics(app.connection, loop.state).text().decode()
+    assert 'modak_mirror_changes_total{table="public.items"} 3.0' in page
+    assert 'modak_mirror_rows_total{table="public.items",what="written"} 3.0' in page
     assert 'modak_mirror_parked{table="public.items"} 0.0' in page
     assert 'modak_mirror_lag_bytes{table="public.items"}' in page
+
+
+def test_how_late_the_lake_is(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By when its last transaction committed, however lately F moved; and not at all where nothing came since."""
+    app, connection = mirrored
+    create(connection)
+    start(app, connection, T)
+    times = [replication.server_time(connection)]
+    for number in (10, 11):
+        connection.execute("insert into items values (%s, now(), 'one by one')", [number])
+        times.append(replication.server_time(connection))
+
+    confirmed = []
+
+    def stops(*_: Any) -> None:
+        """At its second time: a pass confirms when it begins, and then after each batch."""
+        confirmed.append(True)
+        if len(confirmed) > 1:
+            raise replication.SlotFailed("the server went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("modak.jobs.mirror._Pump._confirm", stops)
+        with pytest.raises(replication.SlotFailed):
+            pump(app, connection, changes_max=1)
+    row = connection.execute("select extract(epoch from as_of)::float8 as time from modak.mirrors").fetchone()
+    assert row is not None
+    assert times[0] <= row["time"] <= times[1]
+    connection.execute("update modak.mirrors set as_of = now() - interval '1 hour'")
+    assert mirrors.lags(connection)[0]["lag_seconds"] >= 3600
+    connection.execute("update modak.mirrors set applied_lsn = applied_lsn + (1::bigint << 40)")
+    assert mirrors.lags(connection)[0]["lag_seconds"] == 0

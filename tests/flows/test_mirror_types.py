@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.mirroring import lake_rows, logical, mirrored, problem, pump, start, state
+from tests.mirroring import lake_rows, problem, pump, start, state
 
 from modak.app import App
 from modak.connection import Connection
 from modak.core.table import Name
 
 pytestmark = pytest.mark.inline
-__all__ = ["logical", "mirrored"]
 T = Name("public", "things")
 World = tuple[App, Connection]
 

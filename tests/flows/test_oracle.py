@@ -16,6 +16,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 from psycopg import conninfo
+from tests.deaths import mostly_in_soak
 from tests.gateways import RunningGateway
 from tests.inline import inlined
 from tests.oracle import world as worlds
@@ -23,6 +24,7 @@ from tests.oracle.clients import Client
 from tests.oracle.journal import Journal
 from tests.oracle.worker import Worker
 from tests.oracle.world import COLUMNS, SHAPES, TABLE, Shape, World, first_difference, rows_of
+from tests.support import reclaim_all
 
 from modak.app import App
 from modak.connection import Connection
@@ -63,7 +65,7 @@ class Run:
         self.jobs: Counter[str] = Counter()
         self.deaths: Counter[str] = Counter()
 
-    def round(self, number: int, transactions: int, jobs: int) -> None:
+    def round(self, number: int, transactions: int, jobs: int | None = None) -> None:
         """Transactions of every client beside a worker's jobs; then everybody stands still, and the contents are compared."""
         before = {client.number: client.changes for client in self.clients}
         self.clients = [
@@ -140,23 +142,25 @@ class Run:
             reclaim(job)
             outcome = fold(job)
             assert outcome.waiting is None
-            assert reclaim(job).waiting == ()
+            reclaim_all(job)
             assert verify(job).differences == ()
         rows = self.connection.execute("select * from modak.delta order by version limit 5").fetchall()
         left = self.connection.execute(LEFT).fetchone()
         if left != {"delta": 0, "folded": 0, "captured": 0, "spilled": 0, "open": 0, "expired": 0}:
             self.fail(f"something is left after the last fold: {left} {rows} {outcome}", {int(row["pk"].split(chr(31))[0]) for row in rows})
 
-    def check_spark(self) -> None:
+    def check_spark(self, when: str) -> None:
         spark = self.app.spark(Profile("default")).newSession()
         plain = [name for name in COLUMNS if name != "doc"]
         with pinned_table(spark, self.app.dsn, "public.t", plain, settings=self.app.settings) as frame:
             kept = frame if self.world.shape.type == "bigint" else frame.selectExpr("id", "unix_micros(ts) as ts", *plain[2:])
-            found = sorted((tuple(row) for row in kept.collect()), key=lambda row: row[:2])
+            # What lies below the floor is as good as expired, and may be there until a retention pass comes.
+            floor = self.world.shape.canonical(self.world.floor)
+            found = sorted((tuple(row) for row in kept.collect() if row["ts"] >= floor), key=lambda row: row[:2])
         expected = rows_of(self.connection, self.world, "twin", plain)
         if self.world.shape.type != "bigint":
             expected = [(row[0], round(row[1].timestamp() * 1e6), *row[2:]) for row in expected]
-        self.compare("in Spark", found, expected)
+        self.compare(f"{when}, in Spark", found, expected)
 
     def tell(self) -> None:
         rows = len(rows_of(self.connection, self.world, "twin"))
@@ -164,19 +168,19 @@ class Run:
         print(f"seed {self.seed}, {self.world.shape.name}: {dict(self.counts)}, {rows} rows; {dict(self.jobs)}, died {dict(self.deaths)}")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", mostly_in_soak(list(SHAPES), next(iter(SHAPES))))
 def test_the_table_is_its_twin(app: App, connection: Connection, gateway: RunningGateway, shape: str) -> None:
-    """What settles it runs on Spark, and so does all of the long run."""
+    """Each kind of job in each round. What is compared at the end is compared by Spark as well, and all of the long run works with it."""
     run = Run(app, connection, gateway, SHAPES[shape], partitions=8)
     with inlined():
         with app.job(TABLE) as job:
-            tier(job, upto=run.world.shape.canonical(3 * worlds.PLACES))
-        run.round(0, transactions=30, jobs=6)
+            tier(job, upto=run.world.shape.canonical(4 * worlds.PLACES))
+        run.round(0, transactions=40)
         run.expire(2 * worlds.PLACES)
-        run.round(1, transactions=30, jobs=6)
-    run.settle()
+        run.round(1, transactions=40)
+        run.settle()
     run.check("at the end")
-    run.check_spark()
+    run.check_spark("at the end")
     run.tell()
     assert run.counts["committed"] > 100
 
@@ -191,6 +195,7 @@ def test_the_table_is_its_twin_for_long(app: App, connection: Connection, gatewa
     deadline, number = time.monotonic() + seconds, 0
     while time.monotonic() < deadline:
         run.round(number, transactions=60, jobs=8)
+        run.check_spark(f"after round {number}")
         line = worlds.line(connection, run.world)
         if line > run.world.top - 3 * worlds.PLACES:
             worlds.grow(connection, run.world, 3)
@@ -199,7 +204,7 @@ def test_the_table_is_its_twin_for_long(app: App, connection: Connection, gatewa
         number += 1
     run.settle()
     run.check("at the end")
-    run.check_spark()
+    run.check_spark("at the end")
     run.tell()
     assert run.counts["committed"] > 100
     assert run.jobs["fold"] > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 from tests.support import EVENTS, codes, create_events, options, register_events, register_table, rows, schema_dump, value
 
 from modak.app import App
@@ -15,6 +16,7 @@ from modak.catalog import profiles
 from modak.connection import Connection
 from modak.core.profile import Profile
 from modak.errors import MissingComponent, NotFound, Refused
+from modak.lake.rest import BoundedRestCatalog
 from modak.lake.storage import catalog_name, pyiceberg_properties, resolve, spark_properties
 from modak.settings import load
 
@@ -107,7 +109,7 @@ def test_credentials_come_from_the_environment_and_are_never_stored(connection: 
     profiles.save(connection, Profile("north", warehouse=str(tmp_path / "north"), credential_ref="NORTH", lake_config={"s3.region": "eu"}))
     profile = profiles.get(connection, "north")
     storage = App(settings).storage(profile)
-    assert storage.config == {"s3.region": "eu", "s3.access-key-id": "AKIA", "s3.secret-access-key": SECRET}
+    assert storage.config == {"s3.region": "eu", "client.region": "eu", "s3.access-key-id": "AKIA", "s3.secret-access-key": SECRET}
     assert SECRET not in repr(storage) + repr(settings)
     with pytest.raises(MissingComponent, match="NORTH") as refused:
         App(replace(settings, credentials={})).storage(profile)
@@ -152,10 +154,10 @@ def test_two_profiles_are_two_catalogs(pair: tuple[str, str]) -> None:
 
 
 def test_a_rest_catalog_by_setting_or_by_profile(app: App) -> None:
-    rest = resolve(
-        Profile("x", lake_config={"catalog": "http://rest:8181"}), dsn=app.dsn, catalog="jdbc", warehouse="s3://w", credentials={}
-    )
-    assert pyiceberg_properties(rest)["type"] == "rest"
+    profile = Profile("x", lake_config={"catalog": "http://rest:8181"})
+    rest = resolve(profile, dsn=app.dsn, catalog="jdbc", warehouse="s3://w", folder="/w", credentials={})
+    assert issubclass(BoundedRestCatalog, RestCatalog)
+    assert pyiceberg_properties(rest)["py-catalog-impl"] == f"{BoundedRestCatalog.__module__}.{BoundedRestCatalog.__name__}"
     assert spark_properties(rest)["spark.sql.catalog.modak_x.uri"] == "http://rest:8181"
     assert "password" not in " ".join(spark_properties(rest))
 

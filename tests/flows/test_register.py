@@ -227,7 +227,7 @@ def test_one_of_two_registrations_at_once_wins(connection: Connection, app: App,
 
     def attempt() -> None:
         with connect(dsn, autocommit=True) as own:
-            barrier.wait(10)
+            barrier.wait(60)
             try:
                 outcomes.append(register_table(own, default_lake(app, own)))
             except ModakError as refused:

@@ -43,6 +43,18 @@ def test_a_users_type_that_is_only_called_date_is_no_date(connection: Connection
     assert "tier_key_type" in codes(refuse(connection, app, lake))
 
 
+@pytest.mark.parametrize("type_name", ["text collate public.loose", "public.loosely"])
+def test_a_key_whose_collation_calls_different_texts_equal(connection: Connection, app: App, lake: IcebergLake, type_name: str) -> None:
+    """A correction of 'a' would not be one of 'A'. The catalog is told, because not every server is built with ICU."""
+    connection.execute('create collation public.loose from "C"; create domain public.loosely as text collate public.loose')
+    connection.execute("set allow_system_table_mods = on")
+    connection.execute("update pg_collation set collisdeterministic = false where collname = 'loose'")
+    connection.execute(f"create table public.events (id {type_name}, event_time bigint, val {type_name}) {RANGE}")
+    refused = refuse(connection, app, lake)
+    assert codes(refused) == ["primary_key_collation"]
+    assert "deterministic collation" in str(refused)
+
+
 @pytest.mark.parametrize("text", ["events", "a.b.c", "public.", ".events", 'public."events', "", 'public.ev"ents', "public..events"])
 def test_a_name_without_its_schema_is_a_mistake_of_usage(text: str) -> None:
     with pytest.raises(UsageError) as refused:
@@ -132,8 +144,10 @@ CONFLICTS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "mirrored", "check_cold_keys": True}, "--check-cold-keys is for tiered tables"),
     ({"mode": "mirrored", "lag": "10"}, "--lag is for tiered tables"),
     ({"mode": "mirrored", "surface": "view"}, "--surface view is for tiered tables"),
-    ({"mode": "mirrored", "heap_retention": "10"}, "--heap-retention is not part of this release"),
-    ({"mode": "mirrored", "premake": 3}, "--premake is for tiered tables"),
+    ({"mode": "mirrored", "heap_retention": "10", "primary_key": ("id",)}, "lacks the tier key"),
+    ({"mode": "mirrored", "premake": 3}, "--premake is for tables that shed partitions"),
+    ({"mode": "mirrored", "heap_retention": "10", "hybrid": True}, "exclude each other"),
+    ({"hybrid": True}, "--hybrid is for mirrored tables"),
     ({"mode": "mirrored", "reclaim_lag": "3"}, "--reclaim-lag is for tiered tables"),
     ({"keep_heap": True, "lake_retention": "500", "width": "10"}, "contradict each other"),
     ({"keep_heap": True, "reclaim_lag": "500"}, "never reclaims"),

@@ -14,7 +14,7 @@ from psycopg import conninfo
 from tests import events, seam
 from tests.events import EVENTS, drop_tiered, fold, put_under_modak, retain, tier
 from tests.gateways import RunningGateway
-from tests.support import rows, run_cli, value
+from tests.support import reclaim_all, rows, run_cli, value
 
 from modak.app import App
 from modak.catalog import profiles, tables
@@ -28,7 +28,6 @@ from modak.jobs import retain as retention
 from modak.jobs import tier as tiering
 from modak.jobs import verify
 from modak.jobs.foreign import ForeignSnapshot
-from modak.jobs.reclaim import reclaim
 from modak.registration.register import register
 
 pytestmark = [pytest.mark.spark, pytest.mark.inline]
@@ -544,7 +543,7 @@ def test_tables_of_every_kind_of_key(
     register(connection, app.lake(profile), name, chosen, profile=profile.name)
     with app.job(name) as job:
         tiering.tier(job)
-        reclaim(job)
+        reclaim_all(job)
         outcome = retention.retain(job)
     decoded = tables.get(connection, name).key_type
     assert decoded is TierKeyType.from_pg(kind)

@@ -147,7 +147,7 @@ def test_a_member_of_the_owner_keeps_its_own_grants(connection: Connection, dsn:
     owner, alice = roles["owner"], roles["Alice"]
     connection.execute(f"""
         grant "{owner}" to "{alice}"; grant create on schema public to "{owner}";
-        grant all on schema modak to "{owner}"; grant all on all tables in schema modak to "{owner}";
+        grant modak_worker to "{owner}";
         alter table public.events owner to "{owner}"; grant select on public.events to "{alice}";
         alter table public.events_p0 owner to "{owner}"; alter table public.events_p1 owner to "{owner}";
         alter table public.events_p2 owner to "{owner}";

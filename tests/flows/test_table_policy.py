@@ -46,6 +46,8 @@ def test_pairs_are_set_shown_and_stored(connection: Connection, change: Change) 
         "premake": 3,
         "enabled": False,
         "keep_heap": False,
+        "hybrid": False,
+        "wal_limit": None,
         "maintenance.target_mb": "64",
     }
     assert value(connection, "select enabled from modak.status") is False
@@ -53,8 +55,8 @@ def test_pairs_are_set_shown_and_stored(connection: Connection, change: Change) 
 
 def test_an_empty_value_resets_every_key(change: Change) -> None:
     before = change()
-    change(lag="100", lake_retention="1000", reclaim_lag="5", premake="3", enabled="no", maintenance_a="1", maintenance_b="2")
-    assert change(lag="", lake_retention="", reclaim_lag="", premake="", enabled="", maintenance_a="", maintenance_b="") == before
+    change(lag="100", lake_retention="1000", reclaim_lag="5", premake="3", enabled="no", maintenance_manifests="5")
+    assert change(lag="", lake_retention="", reclaim_lag="", premake="", enabled="", maintenance_manifests="") == before
 
 
 WRONG: list[tuple[dict[str, str], list[str]]] = [
@@ -66,10 +68,13 @@ WRONG: list[tuple[dict[str, str], list[str]]] = [
     ({"enabled": "perhaps"}, ["neither true nor false"]),
     ({"keep_heap": "true"}, ["decided at registration"]),
     ({"heap_retention": "5"}, ["for mirrored tables"]),
+    ({"hybrid": "true"}, ["for mirrored tables"]),
     ({"lag": "100", "lake_retention": "100"}, ["must exceed the hot period"]),
     ({"lake_retention": "0"}, ["must exceed the hot period"]),
     ({"lagg": "1", "premake": "x", "heap_retention": "5"}, ["unknown", "premake", "mirrored"]),
     ({"maintenance.": "1"}, ["unknown policy key"]),
+    ({"maintenance.target": "1"}, ["unknown maintenance key 'target'"]),
+    ({"maintenance.target_mb": "much"}, ["whole number from 1 to 2048"]),
 ]
 
 
@@ -150,7 +155,7 @@ def test_export_and_import_carry_every_setting(
     odd = options("K", (), surface="heap", keep_heap=True, check_cold_keys=True, width="month", lag="1 year 2 mons", text_columns=("note",))
     register_table(connection, lake, names[1], odd)
     register_table(connection, lake, Name("public", "plain"), options())
-    policy.change(connection, tables.get(connection, EVENTS), {"enabled": "no", "maintenance.target": "5"})
+    policy.change(connection, tables.get(connection, EVENTS), {"enabled": "no", "maintenance.target_mb": "5"})
     exported = json.dumps(transfer.export(connection))
 
     other_dsn = new_database(template)

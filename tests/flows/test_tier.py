@@ -17,7 +17,7 @@ from modak.core.profile import Profile
 from modak.errors import LakeError, LockNotAvailable, Refused, UsageError, ValueRefused
 from modak.jobs import tier as tier_module
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
 ALL = {str(row[0]): row for row in ROWS}
 
@@ -43,6 +43,7 @@ def during_flush(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[],
     return at
 
 
+@pytest.mark.distributed
 def test_a_pass_moves_due_partitions(registered: App, connection: Connection) -> None:
     outcome = tier(registered)
     assert (outcome.partitions, outcome.rows, outcome.tier_key_hi, outcome.snapshot) == (("public.p0", "public.p1"), 3, 200, 1)
@@ -64,6 +65,7 @@ def test_a_pass_moves_due_partitions(registered: App, connection: Connection) ->
     assert seam.read(registered, EVENTS) == ALL
 
 
+@pytest.mark.distributed
 def test_reclaim_drops_what_the_lake_holds(registered: App, connection: Connection) -> None:
     tier(registered)
     assert drop_tiered(registered).dropped == ("public.p0", "public.p1")
@@ -144,6 +146,7 @@ def test_rows_below_the_line_that_nobody_sees_stop_the_table(registered: App, co
     assert connection.execute("select 1 from modak.problems").fetchone() is None
 
 
+@pytest.mark.distributed
 def test_writes_during_the_flush_become_corrections(
     registered: App, connection: Connection, dsn: str, during_flush: Callable[[str, Callable[[], Any]], None]
 ) -> None:
@@ -164,6 +167,7 @@ def test_writes_during_the_flush_become_corrections(
     assert seam.read(registered, EVENTS) == expected
 
 
+@pytest.mark.distributed
 def test_writes_after_the_advance_go_to_heap_and_delta(registered: App, connection: Connection) -> None:
     tier(registered)
     connection.execute("update public.events_hot set val = 'corrected' where id = 2")
@@ -224,7 +228,7 @@ def test_an_old_reader_keeps_its_partitions(registered: App, connection: Connect
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         before = reader.execute("select count(*) from public.events").fetchone()
         tier(registered)
-        held = drop_tiered(registered)
+        held = drop_tiered(registered, patience=0)
         assert held.dropped == ()
         assert "session" in held.waiting[0]
         assert reader.execute("select count(*) from public.events").fetchone() == before
@@ -237,7 +241,7 @@ def test_a_pin_keeps_partitions_until_it_is_released_or_expires(registered: App,
         "select table_id, lake_snapshot_id, tier_key_hi from modak.cutline"
     )
     tier(registered)
-    assert "pinned by" in drop_tiered(registered).waiting[0]
+    assert "pinned by" in drop_tiered(registered, patience=0).waiting[0]
     connection.execute("update modak.read_pins set expires_at = now() - interval '1 second'")
     assert drop_tiered(registered).dropped == ("public.p0", "public.p1")
 
@@ -249,6 +253,7 @@ def test_reclaim_has_its_own_lag(app: App, connection: Connection) -> None:
     assert drop_tiered(app).dropped == ("public.p0",)
 
 
+@pytest.mark.distributed
 def test_a_partition_that_differs_from_the_lake_is_not_dropped(registered: App, connection: Connection) -> None:
     tier(registered)
     connection.execute("set session_replication_role = replica")
@@ -304,6 +309,7 @@ def test_an_inbound_foreign_key_blocks_the_drop_and_heals(app: App, connection: 
     assert drop_tiered(app).dropped == ("public.p0", "public.p1")
 
 
+@pytest.mark.distributed
 def test_a_value_the_lake_cannot_hold_keeps_its_partition_hot(app: App, connection: Connection) -> None:
     connection.execute(
         "create table public.events (id bigint not null, event_time bigint not null, amount numeric(10,2), primary key (id, event_time)) "

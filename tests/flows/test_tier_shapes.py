@@ -9,6 +9,7 @@ import pytest
 from tests import events, seam
 from tests.events import EVENTS, add_partition, put_under_modak
 from tests.events import tier as tier_events
+from tests.support import reclaim_all
 
 from modak.app import App
 from modak.catalog import profiles, tables
@@ -17,7 +18,6 @@ from modak.core.registration import Options
 from modak.core.table import Name
 from modak.errors import Refused
 from modak.jobs import flush
-from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import TierOutcome, tier
 from modak.jobs.verify import verify
 from modak.registration.register import register
@@ -37,7 +37,7 @@ def move(app: App, name: Name) -> TierOutcome:
         outcome = tier(job)
         found = verify(job)
         assert found.differences == ()
-        reclaim(job)
+        reclaim_all(job)
     return outcome
 
 

@@ -6,17 +6,18 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 from tests.gateways import RunningGateway
-from tests.support import has_xml
+from tests.support import has_xml, reclaim_all
 
 from modak.app import App
-from modak.catalog import profiles
+from modak.catalog import profiles, tables
 from modak.connection import Connection
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.jobs.fold import fold
-from modak.jobs.reclaim import reclaim
+from modak.jobs.maintain import maintain
 from modak.jobs.tier import tier
 from modak.jobs.verify import verify
+from modak.registration import policy
 from modak.registration.register import register
 
 pytestmark = pytest.mark.spark
@@ -112,8 +113,11 @@ def test_every_type_crosses_exactly(app: App, connection: Connection) -> None:
     _compare(connection, columns, lake)
 
 
-def test_every_type_folds_exactly(app: App, connection: Connection, gateway: RunningGateway) -> None:
-    """Each row once more as a correction: image → jsonb → the type itself → Parquet. A twin in the heap says what must come out."""
+def test_every_type_folds_and_is_maintained_exactly(app: App, connection: Connection, gateway: RunningGateway) -> None:
+    """Each row once more as a correction: image → jsonb → the type itself → Parquet. A twin in the heap says what must come out.
+
+    Maintenance then writes the files anew, through DuckDB.
+    """
     columns = _create(connection)
     table = sql.Identifier(THINGS.schema, THINGS.name)
     connection.execute(sql.SQL("create table public.twin as select * from {}").format(table))
@@ -122,7 +126,7 @@ def test_every_type_folds_exactly(app: App, connection: Connection, gateway: Run
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
     with app.job(THINGS) as job:
         tier(job)
-        reclaim(job)
+        reclaim_all(job)
         # Every row gets the values of its neighbour, so none is what tiering wrote.
         given = sql.SQL(
             "update {t} e set ({names}) = (select {names} from public.twin t where t.id = case e.id when 999 then 1 else {next} end)"
@@ -134,6 +138,12 @@ def test_every_type_folds_exactly(app: App, connection: Connection, gateway: Run
         outcome = fold(job)
         assert (outcome.corrections, outcome.kept) == (changed, 0)
     assert connection.execute("select count(*) as n from modak.delta").fetchone() == {"n": 0}
+    assert connection.execute(sql.SQL("select e::text as row from {} e order by id").format(table)).fetchall() == before
+    policy.change(connection, tables.get(connection, THINGS), {"maintenance.small_files": "2"})
+    with app.job(THINGS) as job:
+        # A band of a hundred keys holds the old file, all of whose rows are deleted, and the new one.
+        written = maintain(job)
+        assert (written.files_rewritten, written.files_written) == (4, 2)
     assert connection.execute(sql.SQL("select e::text as row from {} e order by id").format(table)).fetchall() == before
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests import events, seam
 from tests.events import EVENTS, ROWS, fold, put_under_modak, tier
 from tests.gateways import RunningGateway
+from tests.inline import inlined
 from tests.support import value
 
 from modak.app import App
@@ -34,8 +35,9 @@ def cold(app: App, connection: Connection, gateway: RunningGateway) -> App:
     """E after its first pass, its two cold partitions gone from the heap."""
     events.create(connection)
     put_under_modak(app, connection)
-    tier(app)
-    events.drop_tiered(app)
+    with inlined():
+        tier(app)
+        events.drop_tiered(app)
     return app
 
 
@@ -75,6 +77,7 @@ def nothing_left_over(connection: Connection) -> None:
     assert value(connection, "select count(*) from pg_constraint where conname = 'modak_untier'") == 0
 
 
+@pytest.mark.distributed
 def test_everything_comes_back(cold: App, connection: Connection, gateway: RunningGateway) -> None:
     before = selected(connection)
     outcome = untier(cold)
@@ -163,7 +166,7 @@ def test_a_reader_from_between_two_tierings_keeps_its_partitions(
         reader.execute("set transaction isolation level repeatable read")
         reader.execute("select 1 from pg_class").fetchone()
         tier(app)
-        waiting = events.drop_tiered(app)
+        waiting = events.drop_tiered(app, patience=0)
         assert waiting.dropped == ()
         assert "held by" in waiting.waiting[0]
         assert reader.execute("select count(*) from public.events").fetchone() == (5,)
@@ -195,6 +198,7 @@ def test_partitions_that_stand_become_hot_as_they_are(app: App, connection: Conn
     nothing_left_over(connection)
 
 
+@pytest.mark.distributed
 def test_a_copy_that_is_not_the_lakes_is_refused(app: App, connection: Connection, gateway: RunningGateway) -> None:
     events.create(connection)
     put_under_modak(app, connection)
@@ -208,6 +212,7 @@ def test_a_copy_that_is_not_the_lakes_is_refused(app: App, connection: Connectio
     assert connection.execute("select count(*) as n from modak.op_log where op_kind = 'untier'").fetchone() == {"n": 0}
 
 
+@pytest.mark.distributed
 def test_one_stands_and_one_is_gone(app: App, connection: Connection, gateway: RunningGateway) -> None:
     events.create(connection)
     put_under_modak(app, connection)
@@ -353,6 +358,7 @@ def test_a_reader_in_the_way_is_named_and_the_next_pass_goes_on(cold: App, conne
     assert len(seam.data_commits(cold, EVENTS)) == 2
 
 
+@pytest.mark.distributed
 def test_a_heap_that_was_kept_has_everything_once(app: App, connection: Connection, gateway: RunningGateway) -> None:
     events.create(connection)
     put_under_modak(app, connection, keep_heap=True)

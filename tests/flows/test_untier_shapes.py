@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 from tests.flows import test_types_tiering as types
 from tests.gateways import RunningGateway
-from tests.support import rows, value
+from tests.support import reclaim_all, rows, value
 
 from modak.app import App
 from modak.catalog import profiles, tables
@@ -20,13 +20,12 @@ from modak.core.table import Name
 from modak.errors import Refused
 from modak.jobs import untier_copy
 from modak.jobs.fold import fold
-from modak.jobs.reclaim import reclaim
 from modak.jobs.tier import tier
 from modak.jobs.untier import UntierOutcome, untier
 from modak.registration.register import register
 from modak.registration.unregister import unregister
 
-pytestmark = [pytest.mark.spark, pytest.mark.inline]
+pytestmark = [pytest.mark.spark, pytest.mark.inline, pytest.mark.distributed]
 
 
 def make_cold(app: App, connection: Connection, name: Name, **options: Any) -> None:
@@ -34,7 +33,7 @@ def make_cold(app: App, connection: Connection, name: Name, **options: Any) -> N
     register(connection, app.lake(profile), name, Options(**{"lag": "0", **options}), profile=profile.name)
     with app.job(name) as job:
         assert tier(job).rows
-        assert reclaim(job).dropped
+        assert reclaim_all(job)
 
 
 def bring_back(app: App, name: Name, key: int | None = None) -> UntierOutcome:

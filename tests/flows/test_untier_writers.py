@@ -268,3 +268,31 @@ def test_a_function_writes_to_either_side(cold: App, client: psycopg.Connection)
         "hot",
     )
     assert rows(client)[1] == (2, 20, "v")
+
+
+def test_planning_during_the_publication(cold: App, dsn: str, at_point: Callable[..., None]) -> None:
+    """It knows the partitions of before, waits for the spill, and then runs at the new line: told, or right, and never without the rows."""
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with psycopg.connect(dsn, autocommit=True) as other:
+            try:
+                answers.append(rows(other))
+            except psycopg.errors.SerializationFailure as error:
+                answers.append(error)
+            answers.append(rows(other))
+
+    asking = threading.Thread(target=ask)
+
+    def begin() -> None:
+        asking.start()
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'select id, event_time%'"
+        with psycopg.connect(dsn, autocommit=True) as watcher:
+            while watcher.execute(waiting).fetchone() == (0,):
+                assert asking.is_alive()
+
+    at_point("untier.in_publish", begin)
+    untier(cold)
+    asking.join(30)
+    assert answers[1] == ROWS_OF_E
+    assert answers[0] == ROWS_OF_E or isinstance(answers[0], psycopg.errors.SerializationFailure)

@@ -7,6 +7,8 @@ import pytest
 from tests import events, seam
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
 from tests.gateways import RunningGateway
+from tests.inline import inlined
+from tests.support import reclaim_all
 
 from modak.app import App
 from modak.catalog import profiles
@@ -17,7 +19,6 @@ from modak.core.table import Name
 from modak.jobs import fold as folding
 from modak.jobs import tier as tiering
 from modak.jobs.compare import Comparison
-from modak.jobs.reclaim import reclaim
 from modak.jobs.verify import Verified, verify
 from modak.registration.register import register
 
@@ -30,7 +31,8 @@ ALL = {str(row[0]): row for row in ROWS}
 def tiered(app: App, connection: Connection) -> App:
     events.create(connection)
     put_under_modak(app, connection)
-    tier(app)
+    with inlined():
+        tier(app)
     return app
 
 
@@ -143,6 +145,6 @@ def test_a_late_row_of_a_region_without_that_period(app: App, connection: Connec
         connection.execute("delete from public.r_eu_0 where id = 3")
         assert [found.lake for found in verify(job).differences] == ['{"region":"eu%","id":3,"at":30}']
         assert verify(job, repair=True).repaired == 1
-        assert reclaim(job).dropped == ("public.r_eu_0",)
+        assert reclaim_all(job) == ("public.r_eu_0",)
     found = connection.execute("select id from public.readings where region = 'us' and at < 100 order by id").fetchall()
     assert [row["id"] for row in found] == [1, 2]

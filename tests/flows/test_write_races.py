@@ -42,12 +42,18 @@ def connect(dsn: str) -> Iterator[Callable[[], Session]]:
 
 
 @pytest.fixture
-def cold(app: App, connection: Connection, gateway: RunningGateway) -> App:
+def key() -> tuple[str, ...]:
+    """The registered key; a test may ask for another."""
+    return ("id",)
+
+
+@pytest.fixture
+def cold(app: App, connection: Connection, gateway: RunningGateway, key: tuple[str, ...]) -> App:
     """E with more cold rows (21 to 60), its two cold partitions gone from the heap."""
     events.create(connection, partitions=4)
     connection.execute("insert into public.events select n, n, 'x' from generate_series(21, 60) n")
     connection.execute(PAUSE)
-    events.put_under_modak(app, connection)
+    events.put_under_modak(app, connection, primary_key=key)
     events.tier(app)
     events.drop_tiered(app)
     return app
@@ -113,7 +119,8 @@ FUNCTION = """
 # Each statement has a row (or two) of its own: what another session does to it meanwhile, and how the statement must end.
 CASES: list[tuple[int, str, str | None, int | str, tuple[int, str] | None]] = [
     (21, MINE, "update public.events set val = 'theirs' where id = 21", "40001", (21, "theirs")),
-    (22, MINE, "delete from public.events where id = 22", 0, None),
+    # Deleted, and the tombstone folded: nobody can tell any more that it did not move to another key.
+    (22, MINE, "delete from public.events where id = 22", "40001", None),
     (23, MINE, "update public.events set event_time = 150 where id = 23", "40001", (150, "x")),
     (24, MINE, "update public.events set event_time = 250 where id = 24", "40001", (250, "x")),
     (25, MINE, None, 1, (25, "x+mine")),
@@ -195,7 +202,8 @@ def test_a_hot_row_that_was_deleted_before_its_partition_went_cold_stays_deleted
     events.tier(cold)
     assert connection.execute("select tier_key_hi from modak.cutline").fetchone() == {"tier_key_hi": 300}
     keeper.execute(f"select pg_advisory_unlock({LOCK})")
-    assert {key: done.result(SECONDS_MAX) for key, done in waiting.items()} == {4: 0, 5: 1}
+    # It did not wait for the deletion, so it cannot tell that from a move to another partition; run again, it finds no row.
+    assert {key: done.result(SECONDS_MAX) for key, done in waiting.items()} == {4: "40001", 5: 1}
     found = values(connection)
     assert 4 not in found
     assert found[5] == (220, "hot+mine")
@@ -230,30 +238,89 @@ FIRSTS: list[tuple[str, bool, int | str, str | None]] = [
     ("update public.events set event_time = event_time + 1 where id = {}", True, "40001", ""),
     ("update public.events set event_time = 251 - event_time where id = {}", True, "40001", ""),
     ("update public.events set event_time = 251 - event_time where id = {}", False, 1, "+second"),
+    ("update public.events set id = id + 5000 where id = {}", True, "40001", None),
+    ("update public.events set id = id + 5000, event_time = 251 - event_time where id = {}", True, "40001", None),
     ("select modak_upsert('public.events', jsonb_build_object('id', {}, 'event_time', 60, 'val', 'first'))", True, "40001", "first"),
     ("select modak_delete('public.events', jsonb_build_object('id', {}))", True, 0, None),
 ]
 
 
+KEYS = [("id",), ("id", "event_time")]
+
+
+def _kinds(connection: Connection, number: int) -> dict[str, int]:
+    """Fresh rows, one of each kind: in the lake alone, late, corrected, hot."""
+    keys = {"lake": 21 + number, "spilled": 101 + number, "corrected": 41 + number, "hot": 201 + number}
+    connection.execute(f"insert into public.events values ({keys['spilled']}, 30, 'x'), ({keys['hot']}, 230, 'x')")
+    connection.execute(f"update public.events set event_time = event_time + 1 where id = {keys['corrected']}")
+    return keys
+
+
 @pytest.mark.spark
 @pytest.mark.inline
+@pytest.mark.parametrize("key", KEYS)
 def test_the_second_writer_waits_and_learns_what_became_of_the_row(
-    cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements
+    cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements, key: tuple[str, ...]
 ) -> None:
-    for number, (statement, commits, wanted, left) in enumerate(FIRSTS):
-        keys = {"lake": 21 + number, "spilled": 101 + number, "corrected": 41 + number, "hot": 201 + number}
-        connection.execute(f"insert into public.events values ({keys['spilled']}, 30, 'x'), ({keys['hot']}, 230, 'x')")
-        connection.execute(f"update public.events set event_time = event_time + 1 where id = {keys['corrected']}")
-        for kind, key in keys.items():
+    # The functions want the whole key; another tier key means another row.
+    firsts = [first for first in FIRSTS if "event_time" not in key or "modak_" not in first[0]]
+    for number, (statement, commits, wanted, left) in enumerate(firsts):
+        for kind, row in _kinds(connection, number).items():
             first = connect()
-            first.execute(statement.replace("{}", str(key)).encode())
-            second = statements.start(SECOND.replace("{}", str(key)))
+            first.execute(statement.replace("{}", str(row)).encode())
+            second = statements.start(SECOND.replace("{}", str(row)))
             assert not second.done(), (statement, kind)
             first.commit() if commits else first.rollback()
             assert second.result(SECONDS_MAX) == wanted, (statement, kind)
-            found = values(connection).get(key)
+            found = values(connection).get(row)
             assert (found is None) == (left is None), (statement, kind)
             assert found is None or found[1] in (left, f"x{left}"), (statement, kind, found)
+            assert ("5000" in statement) == (row + 5000 in values(connection))
+
+
+@pytest.mark.spark
+@pytest.mark.inline
+@pytest.mark.parametrize("key", KEYS)
+def test_a_row_that_went_elsewhere_between_look_and_write_is_not_taken_for_deleted(
+    cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements, key: tuple[str, ...]
+) -> None:
+    """Nobody waits here: the other has committed before the statement comes to the row. On the heap's own name, too."""
+    changes = [
+        "update public.events set event_time = event_time + 1 where id = {}",
+        "update public.events set event_time = 251 - event_time where id = {}",
+        "update public.events set id = id + 5000 where id = {}",
+        "delete from public.events where id = {}",
+        "update public.events_hot set event_time = event_time + 1 where id = {}",
+        "update public.events_hot set id = id + 5000, event_time = 251 - event_time where id = {}",
+    ]
+    rows = [(change, kind, row) for number, change in enumerate(changes) for kind, row in _kinds(connection, number).items()]
+    # The heap's own name does not show what only the lake has.
+    rows = [each for each in rows if "events_hot" not in each[0] or each[1] in ("hot", "spilled")]
+    keeper = connect()
+    keeper.execute(f"select pg_advisory_lock({LOCK})")
+    keeper.commit()
+    waiting = [statements.start(MINE.replace("{}", str(row))) for _, _, row in rows]
+    for change, _, row in rows:
+        assert connection.execute(change.replace("{}", str(row)).encode()).rowcount == 1
+    keeper.execute(f"select pg_advisory_unlock({LOCK})")
+    for (change, kind, _), done in zip(rows, waiting, strict=True):
+        # A deletion in the heap cannot be told from a move to another partition afterwards; that of a lake's row can.
+        wanted = 0 if change.startswith("delete") and kind == "lake" else "40001"
+        assert done.result(SECONDS_MAX) == wanted, (change, kind)
+    assert not any("+mine" in val for _, val in values(connection).values())
+
+
+@pytest.mark.spark
+@pytest.mark.inline
+@pytest.mark.parametrize("key", KEYS)
+def test_a_statement_that_meets_a_row_twice_moves_it_once(cold: App, connection: Connection) -> None:
+    connection.execute("insert into public.events values (101, 30, 'x')")
+    for row in (2, 101, 4):
+        for sets in ("event_time = event_time + 1", "event_time = 251 - event_time", "id = 5000 + id", "id = id - 5000"):
+            which = row + 5000 if "- 5000" in sets else row
+            found = connection.execute(f"update public.events set {sets} from (values (1), (2)) v(n) where id = {which}")
+            assert found.rowcount == 1, (row, sets)
+    assert {row: values(connection)[row][0] for row in (2, 101, 4)} == {2: 230, 101: 220, 4: 40}
 
 
 @pytest.mark.spark
@@ -275,20 +342,20 @@ def test_what_was_committed_before_a_statement_is_no_conflict(cold: App, connect
 
 @pytest.mark.spark
 @pytest.mark.inline
-@pytest.mark.parametrize("key", [2, 4])
+@pytest.mark.parametrize("row", [2, 4])
 def test_a_transaction_that_keeps_its_snapshot_gets_40001(
-    cold: App, connection: Connection, connect: Callable[[], Session], key: int
+    cold: App, connection: Connection, connect: Callable[[], Session], row: int
 ) -> None:
     early = connect()
     early.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     early.execute("select count(*) from public.events")
-    connection.execute(f"update public.events set val = 'theirs' where id = {key}")
+    connection.execute(f"update public.events set val = 'theirs' where id = {row}")
     with pytest.raises(psycopg.errors.SerializationFailure):
-        early.execute(f"update public.events set val = val || '+mine' where id = {key}")
+        early.execute(f"update public.events set val = val || '+mine' where id = {row}")
     early.rollback()
-    assert early.execute(f"update public.events set val = val || '+mine' where id = {key}").rowcount == 1
+    assert early.execute(f"update public.events set val = val || '+mine' where id = {row}").rowcount == 1
     early.commit()
-    assert values(connection)[key][1] == "theirs+mine"
+    assert values(connection)[row][1] == "theirs+mine"
 
 
 @pytest.mark.spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,6 +128,9 @@ KEY_STATEMENTS = [
     "delete from {t} where device = {k} returning tenant, at",
     "update {t} set at = at + interval '1 month' where device = {k} and tenant = 1 returning at;;delete from {t} where device = {k}",
     "update {t} set at = at - interval '1 month' where device = {k} and tenant = 2;;update {t} set reading = 0 where device = {k}",
+    # An array that held a NULL is stored otherwise than one that never did; to the eye they are the same.
+    "update {t} set tags[2] = null where device = {k};;update {t} set tags[2] = 'y', doubled = default where device = {k};;"
+    "update {t} set reading = 1 where device = {k} returning doubled;;delete from {t} where device = {k}",
 ]
 
 
@@ -226,11 +230,13 @@ def test_statements_inside_statements(session: Session) -> None:
 
 
 def test_a_row_that_a_called_function_changed_is_refused_as_on_a_heap(session: Session) -> None:
-    for name in ("events", "plain_events"):
+    inner = "update public.{} set val = 'inner' where id = k"
+    # With a handler it runs in a subtransaction, which has ended by the time the outer statement comes to the row.
+    for name, body in itertools.product(("events", "plain_events"), (inner, f"begin {inner}; exception when others then raise; end")):
         for key in (2, 4):
             session.execute(
                 f"create or replace function pg_temp.meddle(k bigint) returns text language plpgsql as $$ begin "
-                f"update public.{name} set val = 'inner' where id = k; return 'outer'; end $$"
+                f"{body.format(name)}; return 'outer'; end $$"
             )
             with pytest.raises(psycopg.errors.TriggeredDataChangeViolation, match="already modified"), session.transaction():
                 session.execute(f"update public.{name} set val = pg_temp.meddle(id) where id = {key}")
@@ -384,6 +390,7 @@ def test_checked_keys_do_not_stand_in_the_way_of_updates(session: Session, case:
 @pytest.mark.inline
 def test_columns_may_be_called_as_what_the_triggers_call_theirs(app: App, connection: Connection, gateway: RunningGateway) -> None:
     names = ["standing", "in_heap", "same_key", "changed", "found", "tg_op", "new", "old", "seen", "held", "known", "maker", "moved"]
+    names += ["verdict", "looked", "older", "line", "made", "one", "other", "tombstone", "place"]
     columns = ", ".join(f'"{name}" text' for name in names)
     connection.execute(f"create table public.events (id bigint, event_time bigint, {columns}) partition by range (event_time)")
     for number in range(3):

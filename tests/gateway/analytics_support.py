@@ -123,8 +123,10 @@ class Client:
 
     connection: psycopg.Connection[Any]
     in_savepoint: bool = False
+    stands_for: None = None
     exported: str | None = None
     asked: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
     @property
     def transaction_status(self) -> bytes:
@@ -132,6 +134,9 @@ class Client:
 
     def setting(self, name: str) -> str | None:
         return self.connection.info.parameter_status(name)
+
+    def notify(self, text: str) -> None:
+        self.notices.append(text)
 
     async def query(self, sql: str) -> list[tuple[str | None, ...]]:
         self.asked.append(sql)

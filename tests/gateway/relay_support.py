@@ -319,7 +319,7 @@ def _reload(connection: psycopg.Connection[Any], cluster: Cluster) -> None:
     wait_for(lambda: psycopg.connect(trusted).close())
 
 
-def wait_for(attempt: Callable[[], object], seconds: float = 10) -> None:
+def wait_for(attempt: Callable[[], object], seconds: float = 60) -> None:
     """Until it neither raises nor is False."""
     end = time.monotonic() + seconds
     while True:

@@ -190,10 +190,8 @@ def test_a_stopped_preparation_leaves_nothing_behind(world: World, client: Clien
 
     with psycopg.connect(world.app.dsn) as blocker:
         blocker.execute("lock table public.readings_3 in access exclusive mode")
-        began = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(stopped())
-        assert time.monotonic() - began < 5
     assert world.pins.held == []
     assert client.transaction_status == b"I"
     assert world.texts(client, "select count(*) from readings") is not None
@@ -419,10 +417,8 @@ def test_cancel(world: World, client: Client) -> None:
     answer = world.start(client, "select count(*) from readings a, readings b, readings c, readings d where a.id + b.id + c.id <> d.id * 5")
     assert answer is not None
     threading.Timer(0.5, answer.cancel).start()
-    began = time.monotonic()
     with pytest.raises(Cancelled) as raised:
         list(answer.encoded(()))
-    assert time.monotonic() - began < 10
     assert raised.value.sqlstate == "57014"
     answer.close()
     assert world.pins.held == []

@@ -14,6 +14,7 @@ from modak.core.table import Name
 from modak.core.tier_key import KEY_MAX, KEY_MIN, TierKeyType
 from modak.core.type_map import NATIVE, PgType
 from modak.gateway.analytics.hot import hot_sql, is_only_hot
+from modak.gateway.analytics.in_full import in_full
 from modak.gateway.analytics.parameters import bound, data_type, value_text
 from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn
 from modak.gateway.analytics.seam import Declined, Seam, client_sql
@@ -150,6 +151,38 @@ def test_names_are_replaced_in_the_text() -> None:
     assert with_views(found, numbers) == (
         'select events.id, \'events\' from "public"."events" AS "events", (select * from "public"."events" x) y -- events'
     )
+
+
+def test_a_statement_is_written_in_full_for_a_session_of_ours() -> None:
+    found = read_statement(
+        "select E.Val, pg_catalog.lower(val), E'\\\\', 'a''b', 1.5e3 /* no */ from events E where exists (select 1 from public.events)"
+    )
+    assert found is not None
+    view = '"public"."events"'
+    assert in_full(found, [EVENTS, EVENTS]) == (
+        'SELECT "e"."val", "pg_catalog".lower("val"), \'\\\', \'a\'\'b\', 1.5e3 '
+        f'FROM {view} AS "e" WHERE EXISTS(SELECT 1 FROM {view} AS "events")'
+    )
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "evil.f(1)",
+        '"evil"."f"(1)',
+        "'x'::evil.pair",
+        "'x'::evil.pair[]",
+        "1 operator(evil.+) 1",
+        "(events).f",
+        'extract("evil.f(1), epoch" from at)',
+    ],
+)
+def test_no_name_of_others_is_written_in_full(item: str) -> None:
+    """Wherever it stands: the translator need not have looked there."""
+    found = read_statement(f"select 1 from events where exists (select {item} from events)")
+    assert found is not None
+    with pytest.raises(Declined):
+        in_full(found, [EVENTS, EVENTS])
 
 
 def test_hot_rows_are_asked_for_with_their_conditions() -> None:

@@ -68,6 +68,30 @@ def test_what_a_view_cannot_do_goes_to_the_heap(people: Session) -> None:
         assert holders.fetchall()[0][0] == 1
 
 
+@pytest.mark.parametrize(
+    ("statement", "sqlstate", "way"),
+    [
+        ("truncate public.t_bigint", "42809", "public.t_bigint_hot"),
+        # Inside a block nothing is replaced, as through any function of yours.
+        ("do $$ begin insert into public.t_bigint (id, key) values (1, 1) on conflict do nothing; end $$", "0A000", "modak_upsert"),
+        (
+            "do $$ begin merge into public.t_bigint t using (select 1 as id) s on t.id = s.id when matched then delete; end $$",
+            "0A000",
+            "public.t_bigint_hot",
+        ),
+    ],
+)
+def test_what_postgres_forbids_on_a_view_says_the_way(people: Session, statement: str, sqlstate: str, way: str) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        people.execute(statement)
+    assert refused.value.sqlstate == sqlstate
+    assert way in str(refused.value.diag.message_hint)
+    assert refused.value.diag.source_function is not None
+    with pytest.raises(psycopg.errors.WrongObjectType) as plain:
+        people.execute("truncate pg_catalog.pg_tables")
+    assert plain.value.diag.message_hint is None
+
+
 def test_a_transaction_with_one_snapshot_is_answered_by_the_lake_at_it(
     people: Session, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:

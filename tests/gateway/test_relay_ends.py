@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -38,15 +37,17 @@ def running(direct: psycopg.Connection, gateway: Gateway) -> Callable[[], bool]:
     """Whether the gateway's last session is at work in Postgres."""
 
     def asked() -> bool:
+        # A client may be greeted a moment before the gateway notes its session.
+        keys = [backend.key for backend in gateway.backends[-1:] if backend.key is not None]
         query = "select state = 'active' from pg_stat_activity where pid = %s"
-        return gateway.backends[-1].key is not None and direct.execute(query, (gateway.backends[-1].key.pid,)).fetchone() == (True,)
+        return bool(keys) and direct.execute(query, (keys[0].pid,)).fetchone() == (True,)
 
     return asked
 
 
 def gone(direct: psycopg.Connection, gateway: Gateway) -> Callable[[], bool]:
     query = "select from pg_stat_activity where pid = %s"
-    return lambda: direct.execute(query, (gateway.backends[-1].key.pid,)).fetchone() is None
+    return lambda: bool(gateway.backends) and direct.execute(query, (gateway.backends[-1].key.pid,)).fetchone() is None
 
 
 def dawdling(gateway: Gateway) -> Callable[[], bool]:
@@ -67,10 +68,8 @@ def test_cancel(gateway: Gateway, direct: psycopg.Connection, kind: str, paramet
                 client.execute("begin")
             canceller = threading.Thread(target=lambda: (wait_for(reached), client.cancel_safe()))
             canceller.start()
-            started = time.monotonic()
             with pytest.raises(psycopg.errors.QueryCanceled, match="canceling statement due to user request"):
                 client.execute(query, parameters)
-            assert time.monotonic() - started < 10
             canceller.join()
             assert client.info.transaction_status.name == ("INERROR" if transaction else "IDLE")
         client.execute("rollback")
@@ -149,12 +148,12 @@ async def _break(backend: object) -> None:
     backend._writer.transport.abort()
 
 
-def test_shutdown_waits_for_the_statement_and_then_says_why(gateway: Gateway) -> None:
+def test_shutdown_waits_for_the_statement_and_then_says_why(gateway: Gateway, direct: psycopg.Connection) -> None:
+    at_work = "select count(*) from pg_stat_activity where query = 'select pg_sleep(1)' and state = 'active'"
     with Raw(gateway.port, "r_trust") as idle, Raw(gateway.port, "r_trust") as busy:
         idle.ask(Query("select 1"))
-        busy.send(Query("select pg_sleep(0.5)"))
-        wait_for(lambda: len(gateway.sessions) == 2)
-        time.sleep(0.1)
+        busy.send(Query("select pg_sleep(1)"))
+        wait_for(lambda: len(gateway.sessions) == 2 and direct.execute(at_work).fetchone() == (1,))
         for session in gateway.sessions.values():
             gateway.run(session.shutdown())
         found = idle.receive()
@@ -188,7 +187,7 @@ def test_a_client_that_sends_without_reading_does_not_block_the_relay_for_ever(g
         sender.start()
         for _ in range(rows):
             assert tags(raw.receive()) == "2" + "D" * 10 + "CZ"
-        sender.join(10)
+        sender.join(60)
         assert not sender.is_alive()
 
 

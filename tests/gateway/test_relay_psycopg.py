@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -54,10 +55,16 @@ def test_a_pipeline_with_an_error_in_the_middle(client: psycopg.Connection) -> N
     with client.pipeline() as pipeline:
         cursors = [client.execute("insert into t values (%s) returning n", (number,)) for number in range(500)]
         pipeline.sync()
-        client.execute("insert into t values (1000)")
-        client.execute("insert into t values (1)")
-        client.execute("insert into t values (1001)")
+
+        def fail() -> None:
+            """Where the error is told depends on how soon its answer comes."""
+            for number in (1000, 1, 1001):
+                client.execute(f"insert into t values ({number})")
+            pipeline.sync()
+
         with pytest.raises(psycopg.errors.UniqueViolation):
+            fail()
+        with contextlib.suppress(psycopg.errors.PipelineAborted):
             pipeline.sync()
         after = client.execute("select count(*), max(n) from t")
         assert [cursor.fetchone() for cursor in cursors] == [(number,) for number in range(500)]
@@ -162,9 +169,9 @@ def test_notifications_reach_a_client_that_says_nothing(client: psycopg.Connecti
     client.execute("listen news")
     with psycopg.connect(gateway.dsn, autocommit=True) as other:
         other.execute("notify news, 'first'")
-    assert [note.payload for note in client.notifies(timeout=10, stop_after=1)] == ["first"]
+    assert [note.payload for note in client.notifies(timeout=60, stop_after=1)] == ["first"]
     client.execute("notify news, 'own'")
-    assert [note.payload for note in client.notifies(timeout=10, stop_after=1)] == ["own"]
+    assert [note.payload for note in client.notifies(timeout=60, stop_after=1)] == ["own"]
 
 
 def test_a_notification_that_comes_during_a_lake_statement_is_not_lost(client: psycopg.Connection, gateway: Gateway) -> None:
@@ -175,7 +182,7 @@ def test_a_notification_that_comes_during_a_lake_statement_is_not_lost(client: p
         # It comes with the answer to a question of the gateway's own.
         assert client.execute(counted("1", "nap rows=1")).fetchall() == [(1, "lake1")]
         timer.join()
-    assert [note.payload for note in client.notifies(timeout=5, stop_after=1)] == ["during"]
+    assert [note.payload for note in client.notifies(timeout=60, stop_after=1)] == ["during"]
 
 
 def test_notices_and_changed_settings_arrive(client: psycopg.Connection) -> None:

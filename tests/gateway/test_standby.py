@@ -80,6 +80,8 @@ def test_it_reads_both_tiers_and_refuses_writes(app: App, primary: Cluster, stan
             connection.execute("delete from public.events where id = 3")
             expected = [tuple(row.values()) for row in connection.execute(READ).fetchall()]
             assert len(expected) == 4
+            connection.execute('select modak.create_iceberg_table(\'public\', \'lake_only\', \'[{"name": "id", "type": "int"}]\')')
+            connection.execute("insert into public.lake_only values (1), (2)")
             with psycopg.connect(standby.dsn(), autocommit=True) as reader:
                 caught_up(primary, reader)
                 assert reader.execute(READ).fetchall() == expected
@@ -89,10 +91,15 @@ def test_it_reads_both_tiers_and_refuses_writes(app: App, primary: Cluster, stan
                     "insert into public.events values (7, 250, 'x')",
                     "update public.events set val = 'x' where id = 1",
                     "delete from public.events where id = 1",
+                    "insert into public.lake_only values (3)",
+                    "delete from public.lake_only",
+                    'select modak.create_iceberg_table(\'public\', \'new_one\', \'[{"name": "id", "type": "int"}]\')',
+                    "select modak.drop_iceberg_table('public', 'lake_only')",
                 ):
                     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
                         reader.execute(statement)
                 assert reader.execute(READ).fetchall() == expected
+                assert reader.execute("select sum(id) from public.lake_only").fetchall() == [(3,)]
             read_on_the_port(App(replace(app.settings, dsn=standby.dsn())), expected, caplog)
         finally:
             gateway.stop()

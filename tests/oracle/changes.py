@@ -88,13 +88,10 @@ class Changes:
                 return change
 
     def shared(self) -> Change:
-        """Changes that come to the same in whichever order clients make them, or that the last one decides.
-
-        Where the tier key belongs to the primary key, a row that moves becomes another one, and whoever waited for it finds it gone.
-        """
+        """Changes that come to the same in whichever order clients make them, or that the last one decides."""
         ids = self.dice.sample(SHARED, self.dice.choice([1, 1, 1, 2]))
         more, key = self.dice.randint(1, 9), self._key()
-        what = self.dice.choice([*_SHARED, _SHARED_MOVE] if "ts" not in self._world.shape.primary_key else _SHARED)
+        what = self.dice.choice([*_SHARED, _SHARED_MOVE])
         given = [value for part, value in (("ts =", key), ("val =", f"s{more}")) if part in what]
         return Change(f"update public.{{t}} set {what} where id = any(%s) returning id, n", (more, *given, ids))
 

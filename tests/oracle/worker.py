@@ -18,6 +18,7 @@ from modak.errors import LockNotAvailable
 from modak.jobs.context import JobContext
 from modak.jobs.fold import fold
 from modak.jobs.reclaim import reclaim
+from modak.jobs.resume import resume_all
 from modak.jobs.retain import retain
 from modak.jobs.tier import tier
 from modak.jobs.untier import untier
@@ -39,6 +40,10 @@ POINTS = [
     ("tier", "reclaim.in_drop"),
 ]
 
+# Where each kind has one chance, most of them should come to their end.
+FEWER_DEATHS = 3
+WEIGHTS = {"tier": 4, "fold": 5, "reclaim": 3, "retain": 2, "untier": 2, "restart": 1}
+
 
 class Dying(dict[str, str]):
     """In the place of the armed failpoints: whichever point the worker's thread passes, the dice decide whether it survives."""
@@ -52,9 +57,10 @@ class Dying(dict[str, str]):
 
 
 class Worker(threading.Thread):
-    """Tries so many jobs. ``deaths`` counts where it died, ``done`` what it did, and ``ended`` says that it is over."""
+    """Tries so many jobs, as the dice have it, or without a number each kind once. ``deaths`` counts where it died, ``done`` what it did,
+    and ``ended`` says that it is over."""
 
-    def __init__(self, world: World, journal: Journal, gateway: RunningGateway, seed: str, jobs: int, *, kills: bool) -> None:
+    def __init__(self, world: World, journal: Journal, gateway: RunningGateway, seed: str, jobs: int | None, *, kills: bool) -> None:
         super().__init__(name="worker", daemon=True)
         self._world, self._journal, self._gateway = world, journal, gateway
         self._dice, self._jobs, self._kills = random.Random(seed), jobs, kills
@@ -67,19 +73,23 @@ class Worker(threading.Thread):
     def run(self) -> None:
         before, failpoints._armed = failpoints._armed, Dying(self)
         try:
-            for _ in range(self._jobs):
-                self._job(
-                    self._dice.choices(["tier", "fold", "reclaim", "retain", "restart", "process"], [3, 5, 3, 2, 1, int(self._kills)])[0]
-                )
+            for kind in self._chosen():
+                self._job(kind)
         except BaseException as failure:  # noqa: BLE001 - the test looks at it
             self.failure = failure
         finally:
             failpoints._armed = before
             self.ended.set()
 
+    def _chosen(self) -> list[str]:
+        if self._jobs is None:
+            return self._dice.sample(list(WEIGHTS), len(WEIGHTS))
+        weights = {**WEIGHTS, "process": int(self._kills)}
+        return self._dice.choices(list(weights), list(weights.values()), k=self._jobs)
+
     def passes(self, name: str) -> str | None:
         """What happens at a point: nothing, the worker's end, or that of its session."""
-        fate = self._dice.random()
+        fate = self._dice.random() * (1 if self._jobs is not None else FEWER_DEATHS)
         if fate > 0.12:
             return None
         self.deaths[name] += 1
@@ -149,7 +159,8 @@ class Worker(threading.Thread):
         return reclaim(job)
 
     def _retain(self, job: JobContext) -> object:
-        """As much as brings R to the floor."""
+        """As much as brings R to the floor. What a dead job left open may move T first."""
+        resume_all(job)
         behind = worlds.line(job.connection, self._world) - self._world.floor
         if not self._world.floor:
             return "nothing expires yet"

@@ -73,6 +73,7 @@ WRONG_TABLES: list[tuple[dict[str, Any], str]] = [
     ({"slot_name": "s"}, "mirror_plumbing_only_on_mirrored"),
     ({"publication_name": "p"}, "mirror_plumbing_only_on_mirrored"),
     ({"heap_retention_lag": "5"}, "mirror_plumbing_only_on_mirrored"),
+    ({"hybrid": True}, "hybrid_only_on_mirrored"),
     ({"mode": "mirrored", "keep_heap": True}, "retention_and_keep_heap_only_on_tiered"),
     ({"mode": "mirrored", "lake_retention_lag": "5"}, "retention_and_keep_heap_only_on_tiered"),
     ({"keep_heap": True, "lake_retention_lag": "5"}, "keep_heap_without_lake_retention"),

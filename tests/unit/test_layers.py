@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "modak"
 
 # What each part may import of Modak, besides itself and the base modules.
-BASE = {"errors", "failpoints", "progress", "settings", "sqlfiles", "connection"}
+BASE = {"errors", "failpoints", "progress", "settings", "sqlfiles", "connection", "logs", "tls"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "failpoints": set(),
@@ -18,6 +18,8 @@ ALLOWED: dict[str, set[str]] = {
     "sqlfiles": set(),
     "settings": {"errors"},
     "connection": {"errors"},
+    "logs": set(),
+    "tls": {"errors"},
     "core": {"errors"},
     "embedded": {"errors", "progress", "failpoints"},
     "catalog": BASE | {"core"},
@@ -27,13 +29,17 @@ ALLOWED: dict[str, set[str]] = {
     "registration": BASE | {"core", "catalog", "source", "lake"},
     "jobs": BASE | {"core", "catalog", "source", "lake", "scan", "registration", "load"},
     # The gateway answers while Spark works elsewhere; it must never wait for a JVM.
-    "gateway": BASE | {"core", "catalog", "source", "lake", "scan"},
-    "app": BASE | {"core", "catalog", "lake", "jobs", "gateway", "embedded", "registration"},
+    "gateway": BASE | {"core", "catalog", "source", "lake", "scan", "mesh"},
+    # Whose turn it is among the writers of several nodes.
+    "mesh": BASE | {"core", "catalog"},
+    # The embedded catalog for other engines.
+    "rest": BASE | {"core", "lake"},
+    "app": BASE | {"core", "catalog", "lake", "jobs", "gateway", "embedded", "registration", "rest"},
     # Embedded by applications and stream sinks: no JVM, and no part of Modak that runs jobs.
     "load": BASE | {"core", "catalog", "source", "lake"},
-    # What the worker counts; whoever serves HTTP shows it.
-    "worker": BASE | {"core", "catalog", "jobs", "app"},
-    "web": BASE | {"core", "catalog", "load", "worker", "app"},
+    # What the worker counts and samples; whoever serves HTTP shows it.
+    "worker": BASE | {"core", "catalog", "source", "lake", "jobs", "app"},
+    "web": BASE | {"core", "catalog", "source", "lake", "registration", "load", "worker", "app"},
     # Readers outside Postgres: what both share, and a door for each engine.
     "pinned": BASE | {"core", "catalog", "source", "lake"},
     "duckdb": BASE | {"core", "source", "lake", "scan", "gateway", "pinned", "app"},

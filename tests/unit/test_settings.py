@@ -33,7 +33,9 @@ def test_each_setting_has_a_variable_and_a_meaning(setting: Setting) -> None:
     assert setting.meaning
     special = {"http": "h:1", "gateway": "h:1", "cycle_seconds": "1", "catalog": "http://c", "spark": "yarn"}
     special |= {"gateway_memory": "3GB", "gateway_threads": "3", "gateway_connections": "7"}
-    special |= {"load_body_max": "3GB", "load_connections": "7"}
+    special |= {"load_body_max": "3GB", "load_connections": "7", "log": "json"}
+    numbers = ("worker_tables", "lease_seconds", "drain_seconds", "fold_rows", "fold_seconds", "backlog_rows", "backlog_labels")
+    special |= dict.fromkeys((*numbers, "maintain_seconds"), "7")
     assert load({setting.variable: special.get(setting.name, "x")}) != load({})
 
 
@@ -52,6 +54,7 @@ WRONG = [
     ("MODAK_LOAD_BODY_MAX", "much"),
     ("MODAK_LOAD_BODY_MAX", "0GB"),
     ("MODAK_LOAD_CONNECTIONS", "0"),
+    ("MODAK_LOG", "xml"),
 ]
 
 
@@ -86,7 +89,7 @@ def test_credentials_that_cannot_be_read_are_not_repeated(text: str) -> None:
 
 def test_secrets_are_not_printed() -> None:
     secrets = {setting.variable: "hunter2" for setting in SETTINGS if setting.secret}
-    assert set(secrets) == {"MODAK_DSN", "MODAK_LOAD_TOKEN", "MODAK_CONSOLE_PASSWORD"}
+    assert set(secrets) == {"MODAK_DSN", "MODAK_LOAD_TOKEN", "MODAK_REST_TOKEN", "MODAK_CONSOLE_DSN", "MODAK_CONSOLE_PASSWORD"}
     assert "hunter2" not in repr(load(secrets | {"MODAK_CREDENTIALS_X": "k=hunter2"}))
 
 
@@ -104,3 +107,9 @@ def test_where_fetched_jars_are_kept(environ: dict[str, str], cache: str) -> Non
 
 def test_an_ipv6_address() -> None:
     assert load({"MODAK_HTTP": "[::1]:80"}).http == ("::1", 80)
+
+
+def test_a_catalogs_address_holds_no_password() -> None:
+    with pytest.raises(UsageError) as refused:
+        load({"MODAK_CATALOG": "https://somebody:hunter2@catalog"})
+    assert "hunter2" not in str(refused.value)

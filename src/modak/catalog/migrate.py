@@ -45,6 +45,7 @@ class Outcome:
     version: int
     applied: tuple[str, ...]
     routines_replaced: bool
+    roles_missing: tuple[str, ...] = ()
 
 
 def migrations() -> list[Migration]:
@@ -100,7 +101,14 @@ def _migrate(connection: Connection, upto: int) -> Outcome:
     if not replaced and upto != current_version():
         # Half-way there are no routines: they are written for the whole catalog.
         connection.execute(SQL.query("write_schema_meta"), {"version": upto, "program": __version__, "routines_checksum": ""})
-    return Outcome(upto, tuple(f"{migration.version:04}_{migration.name}" for migration in pending), replaced)
+    missing = _set_up_roles(connection) if upto == current_version() else ()
+    return Outcome(upto, tuple(f"{migration.version:04}_{migration.name}" for migration in pending), replaced, missing)
+
+
+def _set_up_roles(connection: Connection) -> tuple[str, ...]:
+    """Also where nothing else is new: somebody may have made the roles that were missing."""
+    row = connection.execute("select modak.set_up_roles() as missing").fetchone()
+    return tuple(row["missing"]) if row else ()
 
 
 def _check_history(connection: Connection) -> None:
@@ -182,6 +190,7 @@ def script() -> str:
         routines(),
         "insert into modak.schema_meta (version, program, routines_checksum)"
         f" values ({current_version()}, '{__version__}', '{routines_checksum()}');",
+        "select modak.set_up_roles();",
         "commit;",
     ]
     return "\n".join(lines) + "\n"

@@ -47,15 +47,15 @@ def move(
 
 def open_operations(connection: Connection, table_id: int) -> list[Operation]:
     rows = connection.execute(SQL.query("list_open_operations"), {"table_id": table_id}).fetchall()
-    return [_from_row(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def find(connection: Connection, op_id: str) -> Operation | None:
     row = connection.execute(SQL.query("find_operation"), {"op_id": op_id}).fetchone()
-    return _from_row(row) if row else None
+    return from_row(row) if row else None
 
 
-def _from_row(row: Mapping[str, Any]) -> Operation:
+def from_row(row: Mapping[str, Any]) -> Operation:
     return Operation(row["op_id"], row["table_id"], OperationKind(row["op_kind"]), Phase(row["phase"]), row["snapshot"], row["details"])
 
 

@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from modak.catalog.migrate import SQL
 from modak.connection import Connection
-from modak.errors import ModakError
+from modak.errors import LeadershipLost, ModakError
 
 
 @contextlib.contextmanager
@@ -24,6 +24,9 @@ def reported(connection: Connection, table_id: int, job: str) -> Iterator[None]:
 
 
 def report(connection: Connection, table_id: int, job: str, error: ModakError) -> None:
+    if isinstance(error, LeadershipLost):
+        # Nobody's problem: the worker that leads now does it.
+        return
     connection.execute(
         SQL.query("report_problem"),
         {
@@ -39,3 +42,11 @@ def report(connection: Connection, table_id: int, job: str, error: ModakError) -
 
 def clear(connection: Connection, table_id: int, job: str) -> None:
     connection.execute(SQL.query("clear_problem"), {"table_id": table_id, "job": job})
+
+
+def postpone(connection: Connection, table_id: int, job: str, error: ModakError, seconds: float) -> None:
+    """A worker backs off. The job has written down why it failed, unless it could not; then ``error`` is all that is known."""
+    found = connection.execute(SQL.query("postpone_problem"), {"table_id": table_id, "job": job, "seconds": seconds}).fetchone()
+    if found is None:
+        report(connection, table_id, job, error)
+        connection.execute(SQL.query("postpone_problem"), {"table_id": table_id, "job": job, "seconds": seconds})

@@ -45,6 +45,16 @@ def get(connection: Connection, name: str | None) -> Profile:
     return _from_row(row)
 
 
+def stored_credentials(connection: Connection) -> dict[str, str]:
+    """What modak.set_storage_secret was given; nothing for roles that may not know it."""
+    try:
+        with connection.transaction():
+            row = connection.execute(SQL.query("read_storage_secret")).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        return {}
+    return {"s3.access-key-id": row["key"], "s3.secret-access-key": row["secret"]} if row else {}
+
+
 def save(connection: Connection, profile: Profile) -> None:
     _check(profile)
     values = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from modak.catalog import decoupled
 from modak.catalog.migrate import SQL
 from modak.connection import Connection
 from modak.core.cutline import Cutline
@@ -49,6 +50,8 @@ class Registered:
     cold_bound: int = KEY_MIN
     publication_name: str | None = None
     slot_name: str | None = None
+    hybrid: bool = False
+    wal_limit: int | None = None
 
     @property
     def name(self) -> Name:
@@ -61,6 +64,11 @@ class Registered:
     @property
     def view(self) -> Name:
         return Name(self.schema_name, self.view_name)
+
+    @property
+    def has_seam(self) -> bool:
+        """Whether rows below T are the lake's and its corrections': not of a mirror whose heap is complete."""
+        return self.mode == "tiered" or self.cold_build > 0
 
     @property
     def key_type(self) -> TierKeyType:
@@ -116,6 +124,11 @@ def get(connection: Connection, name: Name) -> Registered:
     found = find(connection, name)
     if found is not None:
         return found
+    if decoupled.find(connection, name) is not None:
+        raise NotRegistered(
+            f"{name} is a decoupled table: all of its rows are in the lake, and no job of Modak's runs on it",
+            hint="pack its files and expire its snapshots by another engine through the REST catalog: docs/guides/decoupled.md",
+        )
     owner = owner_of(connection, name)
     hint = f"it is a part of {owner}" if owner else "`modak status` lists the registered ones"
     raise NotRegistered(f"{name} is not a registered table", hint=hint)
@@ -144,6 +157,22 @@ def update_policy(connection: Connection, table: Registered, **changes: Any) -> 
 def save_columns(connection: Connection, table: Registered) -> None:
     """The names of columns, wherever a registration has them."""
     connection.execute(SQL.query("save_columns"), _parameters(table))
+
+
+def save_surface(connection: Connection, table: Registered, made: Registered, *, tier_key_hi: int) -> Registered:
+    """A mirrored table has two tiers from now on; T rises to where its heap begins."""
+    changed = replace(
+        table,
+        surface=made.surface,
+        heap_name=made.heap_name,
+        view_name=made.view_name,
+        heap_retention_lag=made.heap_retention_lag,
+        original={**table.original, **made.original},
+        cold_build=made.cold_build,
+        cold_bound=made.cold_bound,
+    )
+    connection.execute(SQL.query("save_surface"), _parameters(changed) | {"tier_key_hi": tier_key_hi})
+    return changed
 
 
 def save_cold_side(connection: Connection, table_id: int, *, build: int, bound: int) -> None:
@@ -182,17 +211,26 @@ def record_partitions(connection: Connection, table_id: int, found: Iterable[tup
 
 def partitions(connection: Connection, table_id: int) -> list[Partition]:
     rows = connection.execute(SQL.query("list_catalog_partitions"), {"table_id": table_id}).fetchall()
-    return [
-        Partition(
-            schema=row["schema_name"],
-            name=row["partition_name"],
-            lower=row["tier_key_lo"],
-            upper=row["tier_key_hi"],
-            state=PartitionState(row["state"]),
-            rows=row["row_count"],
-        )
-        for row in rows
-    ]
+    return [_partition(row) for row in rows]
+
+
+def partitions_of(connection: Connection, ids: Iterable[int]) -> dict[int, list[Partition]]:
+    """Of several tables in one look."""
+    found: dict[int, list[Partition]] = {table_id: [] for table_id in ids}
+    for row in connection.execute(SQL.query("list_partitions_of"), {"ids": list(found)}).fetchall():
+        found[row["table_id"]].append(_partition(row))
+    return found
+
+
+def _partition(row: Mapping[str, Any]) -> Partition:
+    return Partition(
+        schema=row["schema_name"],
+        name=row["partition_name"],
+        lower=row["tier_key_lo"],
+        upper=row["tier_key_hi"],
+        state=PartitionState(row["state"]),
+        rows=row["row_count"],
+    )
 
 
 def has_tiered(connection: Connection, table_id: int) -> bool:

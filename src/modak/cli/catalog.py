@@ -21,8 +21,20 @@ def add_commands(group: click.Group) -> None:
             outcome = migration.migrate(connection)
         text = f"catalog version {outcome.version}: " + (", ".join(outcome.applied) + " applied" if outcome.applied else "nothing to do")
         context.output.result(
-            {"version": outcome.version, "applied": list(outcome.applied), "routines_replaced": outcome.routines_replaced}, text
+            {
+                "version": outcome.version,
+                "applied": list(outcome.applied),
+                "routines_replaced": outcome.routines_replaced,
+                "roles_missing": list(outcome.roles_missing),
+            },
+            text,
         )
+        if outcome.roles_missing:
+            statements = " ".join(f"create role {name} nologin;" for name in outcome.roles_missing)
+            context.output.note(
+                f"this role may not create roles; everything works without, and to have them an administrator runs: {statements}"
+            )
+            context.output.note("then run `modak migrate` again, which gives them their rights")
 
     @command(group)
     @click.argument("table", required=False)
@@ -36,7 +48,8 @@ def add_commands(group: click.Group) -> None:
     def policy(context: Context, table: str, pairs: tuple[str, ...]) -> None:
         """Show a table's policy, or change it. KEY= resets a key.
 
-        Keys: lag, reclaim_lag, lake_retention, heap_retention, premake, enabled, maintenance.NAME
+        Keys: lag, reclaim_lag, lake_retention, heap_retention, premake, enabled, hybrid, wal_limit, maintenance.NAME
+        (docs/guides/maintenance.md lists those)
         """
         _policy(context, table, pairs)
 
@@ -53,7 +66,7 @@ def _status(context: Context, table: str | None) -> None:
     from modak.source.relation import parse_name
 
     with context.app.connection() as connection:
-        status.show(connection, context.output, parse_name(table) if table else None)
+        status.show(connection, context.output, parse_name(table) if table else None, context.app.lake)
 
 
 def _policy(context: Context, table: str, pairs: tuple[str, ...]) -> None:
@@ -97,7 +110,12 @@ def _add_profile_commands(group: click.Group) -> None:
     @click.argument("name")
     @click.option("--warehouse", default=None, help="Folder or s3:// URI; blank takes the environment's.")
     @click.option("--credentials", "credential_ref", default=None, metavar="REF", help="Use MODAK_CREDENTIALS_<REF>.")
-    @click.option("--config", multiple=True, metavar="KEY=VALUE", help="Non-secret setting of the lake, for example s3.endpoint=….")
+    @click.option(
+        "--config",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Non-secret setting of the lake, for example s3.endpoint=…. KEY= takes it away.",
+    )
     @click.option("--default", "is_default", is_flag=True, help="New registrations use this profile.")
     def set_profile(
         context: Context, name: str, warehouse: str | None, credential_ref: str | None, config: tuple[str, ...], is_default: bool
@@ -111,13 +129,15 @@ def _add_profile_commands(group: click.Group) -> None:
             changed = Profile(
                 name,
                 known.warehouse if warehouse is None else warehouse,
-                {**known.lake_config, **dict(_pair(pair) for pair in config)},
+                {key: value for key, value in {**known.lake_config, **dict(_pair(pair) for pair in config)}.items() if value},
                 known.credential_ref if credential_ref is None else credential_ref or None,
                 is_default or known.is_default,
                 known.tables,
             )
             if known.tables and changed.warehouse != known.warehouse:
                 raise click.UsageError(f"profile {name} holds {known.tables} tables; its warehouse cannot move under them")
+            if known.tables and changed.lake_config.get("catalog") != known.lake_config.get("catalog"):
+                raise click.UsageError(f"profile {name} holds {known.tables} tables; another catalog would not know them")
             profiles.save(connection, changed)
         context.output.result(vars(changed), f"profile {name} saved")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Context:
     """One run of the CLI. Heavy imports happen in ``app`` and ``output``, so that --help stays quick."""
 
-    dsn: str | None = None
+    dsn: str | None = field(default=None, repr=False)
     json: bool = False
     quiet: bool = False
     overrides: dict[str, str] | None = None

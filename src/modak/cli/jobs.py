@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from modak.cli.context import Context, command
+from modak.cli.tables import each, has_seam, is_tiered, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,52 +74,22 @@ def add_commands(group: click.Group) -> None:
 
     @command(group)
     @click.argument("table", required=False)
-    @click.option("--repair", is_flag=True, help="Where a heap copy stands, make the lake say the same through the delta.")
+    @click.option(
+        "--repair", is_flag=True, help="Where a heap copy stands, make the lake say the same through the delta; a mirror is copied anew."
+    )
     def verify(context: Context, table: str | None, repair: bool) -> None:
         """Compare heap and lake by content; exit 3 on any difference. Without TABLE: every enabled table."""
         _verify(context, table, repair)
 
 
-def _names(context: Context, table: str | None, chosen: Callable[[Registered], bool] = lambda _: True) -> list[Name]:
-    """The named table, or every enabled one that is ``chosen``."""
-    from modak.catalog import tables
-    from modak.source.relation import parse_name
-
-    if table is not None:
-        return [parse_name(table)]
-    with context.app.connection() as connection:
-        return [found.name for found in tables.listing(connection) if found.enabled and found.mode == "tiered" and chosen(found)]
-
-
 def _each(
-    context: Context, table: str | None, work: Callable[[Name, JobContext], T], chosen: Callable[[Registered], bool] = lambda _: True
+    context: Context, table: str | None, work: Callable[[Name, JobContext], T], chosen: Callable[[Registered], bool] = is_tiered
 ) -> list[T]:
-    """The job's result for each table. One table's failure is that table's: the others go on, and then it is raised."""
-    from modak.errors import ModakError
-
-    done, failed = [], None
-    for name in _names(context, table, chosen):
-        try:
-            with context.app.job(name) as job:
-                _refuse_mirrored(job)
-                done.append(work(name, job))
-        except ModakError as error:
-            if table is not None:
-                raise
-            failed = error
-            context.output.note(f"{name}: {error}")
+    """The job's result for each table; what failed is raised when the others are through."""
+    done, failed = each(context, table, work, chosen)
     if failed is not None:
         raise failed
     return done
-
-
-def _refuse_mirrored(job: JobContext) -> None:
-    from modak.errors import Refused
-
-    if job.table.mode == "mirrored":
-        raise Refused(
-            f"{job.table.name} is mirrored, and this job is for tiered tables", hint=f"`modak mirror {job.table.name}` follows it"
-        )
 
 
 def _show(context: Context, done: list[dict[str, Any]], columns: tuple[str, ...], headings: list[str]) -> None:
@@ -130,21 +102,32 @@ def _show(context: Context, done: list[dict[str, Any]], columns: tuple[str, ...]
 
 
 def _mirror(context: Context, table: str | None) -> None:
-    from modak.catalog import tables
+    from modak.catalog import mirrors, tables
     from modak.errors import Refused
     from modak.jobs import mirror
     from modak.source.relation import parse_name
     from modak.source.replication import lsn_text
 
     app = context.app
-    with app.connection() as connection:
-        if table is not None and tables.get(connection, parse_name(table)).mode != "mirrored":
-            raise Refused(f"{table} is tiered", hint=f"`modak tier {table}` moves its rows")
-        done = mirror.mirror(connection, app.dsn, app.job)
+    with app.connection(unhurried=True) as connection:
+        if table is not None:
+            known = tables.get(connection, parse_name(table))
+            if known.mode != "mirrored":
+                raise Refused(f"{table} is tiered", hint=f"`modak tier {table}` moves its rows")
+            mirrors.check_registration(connection, known)
+        done = mirror.mirror(connection, app.dsn, partial(app.job, in_a_row=True))
     at = lsn_text(done.lsn) if done.lsn is not None else None
     context.output.result({**vars(done), "lsn": at})
     row = (done.tables, done.transactions, done.changes, done.commits, done.rows_written, done.rows_deleted, at)
     context.output.table(["tables", "transactions", "changes", "commits", "rows written", "rows deleted", "F"], [row])
+    if done.warning:
+        context.output.note(done.warning)
+    for name in done.shed:
+        context.output.note(f"{name} is cold now: the lake has its rows")
+    for name in done.dropped:
+        context.output.note(f"{name} was dropped")
+    for why in done.waiting:
+        context.output.note(why)
     for name in done.copying:
         context.output.note(f"{name} is not copied yet: `modak register {name} …` again, with the same settings, goes on with it")
     for name, why in (done.parked | done.failed).items():
@@ -173,7 +156,10 @@ def show_copy(context: Context, name: str, done: CopyOutcome) -> None:
 def _fold(context: Context, table: str | None, batch: int | None) -> None:
     from modak.jobs import fold
 
-    done = _each(context, table, lambda name, job: {"table": str(name), **vars(fold.fold(job, batch_rows=batch or fold.BATCH_ROWS))})
+    def work(name: Name, job: JobContext) -> dict[str, Any]:
+        return {"table": str(name), **vars(fold.fold(job, batch_rows=batch or fold.BATCH_ROWS))}
+
+    done = _each(context, table, work, has_seam)
     columns = ("table", "corrections", "commits", "rows_deleted", "rows_written", "snapshot")
     _show(context, done, columns, ["table", "corrections", "commits", "rows deleted", "rows written", "S"])
     for line in done:
@@ -188,7 +174,7 @@ def _adopt(context: Context, table: str | None, sweep: bool) -> None:
     def work(name: Name, job: JobContext) -> dict[str, Any]:
         return {"table": str(name), **vars(adopt.adopt(job)), "swept": sweeping.sweep(job) if sweep else None}
 
-    done = _each(context, table, work)
+    done = _each(context, table, work, has_seam)
     columns = ("table", "labels", "files", "rows", "rows_replaced", "corrections", "snapshot")
     _show(context, done, columns, ["table", "labels", "files", "rows", "rows replaced", "corrections", "S"])
     for line in done:
@@ -229,27 +215,19 @@ def _untier(context: Context, table: str, key: str | None) -> None:
 
 
 def _tier(context: Context, table: str | None, upto: str | None, foreign: str, keep: bool) -> None:
-    from modak.errors import ModakError
     from modak.jobs import reclaim, tier
 
     if upto is not None and table is None:
         raise click.UsageError("--upto needs a TABLE")
-    done, failed = [], None
-    for name in _names(context, table):
-        try:
-            with context.app.job(name) as job:
-                _refuse_mirrored(job)
-                key = job.table.key_type.decode(upto) if upto is not None else None
-                outcome = tier.tier(job, upto=key, foreign_snapshots=foreign)
-                reclaimed = reclaim.Reclaimed() if keep else reclaim.reclaim(job)
-                line = {"table": str(name), **vars(outcome), "cutline": _text(job.table.key_type, outcome.tier_key_hi)}
-                done.append(line | {"dropped": reclaimed.dropped, "waiting": reclaimed.waiting})
-        except ModakError as error:
-            # One table's failure is that table's: the others go on.
-            if table is not None:
-                raise
-            failed = error
-            context.output.note(f"{name}: {error}")
+
+    def work(name: Name, job: JobContext) -> dict[str, Any]:
+        key = job.table.key_type.decode(upto) if upto is not None else None
+        outcome = tier.tier(job, upto=key, foreign_snapshots=foreign)
+        reclaimed = reclaim.Reclaimed() if keep else reclaim.reclaim(job)
+        line = {"table": str(name), **vars(outcome), "cutline": _text(job.table.key_type, outcome.tier_key_hi)}
+        return line | {"dropped": reclaimed.dropped, "waiting": reclaimed.waiting}
+
+    done, failed = each(context, table, work)
     context.output.result(done)
     rows = [
         (
@@ -276,13 +254,20 @@ def _text(key_type: TierKeyType, key: int | None) -> str | None:
 
 
 def _verify(context: Context, table: str | None, repair: bool) -> None:
-    from modak.jobs import verify
+    from modak.errors import ModakError
+    from modak.jobs.verify_mirror import verify_table
 
-    done = []
-    for name in _names(context, table):
-        with context.app.job(name) as job:
-            _refuse_mirrored(job)
-            done.append((str(name), verify.verify(job, repair=repair)))
+    app, done, failed = context.app, [], None
+    for name in names(context, table, lambda _: True):
+        try:
+            with app.connection(unhurried=True) as connection:
+                done.append((str(name), verify_table(connection, app.dsn, app.job, name, repair=repair)))
+        except ModakError as error:
+            # One table's failure is that table's: the others are looked at.
+            if table is not None:
+                raise
+            failed = error
+            context.output.note(f"{name}: {error}")
     data = [{"table": label, **vars(found), "differences": [vars(difference) for difference in found.differences]} for label, found in done]
     context.output.result(data)
     rows = [(label, found.partitions, found.rows, len(found.differences), found.repaired) for label, found in done]
@@ -292,5 +277,9 @@ def _verify(context: Context, table: str | None, repair: bool) -> None:
             context.output.note(f"{label} {difference.partition} key {difference.key!r}: heap {difference.heap}, lake {difference.lake}")
         if found.truncated:
             context.output.note(f"{label}: there are more differences than are listed")
+        if found.drift_bytes is not None:
+            context.output.note(f"{label}: the lake was {found.drift_bytes:,} bytes of WAL behind, and was verified at one moment")
     if any(found.differences for _, found in done):
         click.get_current_context().exit(3)
+    if failed is not None:
+        raise failed

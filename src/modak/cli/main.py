@@ -7,7 +7,7 @@ import sys
 import click
 
 from modak import __version__
-from modak.cli import catalog, demo, ingest, jobs, machine, reading, registration, services, worker
+from modak.cli import catalog, demo, ingest, jobs, machine, maintenance, reading, recovery, registration, services, up, worker
 from modak.cli.context import Context, global_options
 from modak.errors import ModakError, UsageError
 
@@ -21,7 +21,7 @@ def modak(context: click.Context) -> None:
     context.ensure_object(Context)
 
 
-for module in (machine, catalog, registration, jobs, ingest, reading, services, worker, demo):
+for module in (machine, catalog, registration, jobs, maintenance, recovery, ingest, reading, services, worker, up, demo):
     module.add_commands(modak)
 
 
@@ -29,8 +29,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Exit codes: 0 ok, 1 failed, 2 usage, 3 differences found."""
     context = Context()
     try:
-        modak.main(arguments, prog_name="modak", standalone_mode=False, obj=context)
-        code = 0
+        # A command that ends with a code of its own has it returned here; any other returns nothing.
+        code = modak.main(arguments, prog_name="modak", standalone_mode=False, obj=context) or 0
     except ModakError as error:
         context.output.error(error)
         code = error.exit_code

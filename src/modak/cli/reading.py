@@ -12,24 +12,10 @@ def add_commands(group: click.Group) -> None:
     @click.argument("sql")
     def explain(context: Context, sql: str) -> None:
         """Which tiers a statement would touch, by which engine, and what it would read there. Nothing is run."""
+        from modak.catalog.explain import route
+
         with context.app.connection() as connection:
-            connection.execute("set search_path = public, pg_catalog")
-            rows = connection.execute("select line from public.modak_explain(%s) line", [sql]).fetchall()
-        lines = [row["line"] for row in rows]
-        context.output.result(
-            {"sql": sql, "tiers": tiers(lines), "lines": lines}, f"touches: {', '.join(tiers(lines)) or 'no registered table'}"
-        )
+            found = route(connection, sql)
+        tiers, lines = found.tiers, list(found.lines)
+        context.output.result({"sql": sql, "tiers": tiers, "lines": lines}, f"touches: {', '.join(tiers) or 'no registered table'}")
         context.output.table(["route"], [[line] for line in lines])
-
-
-def tiers(lines: list[str]) -> list[str]:
-    """Hot and cold as Postgres's plan has them: relations of a registered table have names of their own."""
-    found = []
-    plan = [line for line in lines if line.startswith("postgres: ")]
-    if any("Foreign Scan on modak.cold_" in line for line in plan):
-        found.append("cold")
-    if any(" h" in line and ("Scan" in line) for line in plan):
-        found.append("hot")
-    if any("modak.delta_" in line and " d" in line for line in plan):
-        found.append("corrections")
-    return found

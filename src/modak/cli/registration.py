@@ -27,6 +27,7 @@ def _registration_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--check-cold-keys", is_flag=True, help="Refuse an INSERT below the cut-line whose key a cold row has."),
         click.option("--lake-retention", default=None, metavar="L", help="Expire lake rows this far behind."),
         click.option("--heap-retention", default=None, metavar="L", help="Mirrored: drop heap partitions this far behind."),
+        click.option("--hybrid", is_flag=True, help="Mirrored: the gateway's port answers from the lake, once it has come far enough."),
         click.option("--profile", default=None, help="Storage profile. Default: the default one."),
         click.option("--as-text", default="", metavar="A,B", help="Keep these columns as text in the lake."),
         click.option("--dependents", type=click.Choice(["refuse", "keep", "move"]), default="refuse", show_default=True,
@@ -46,7 +47,7 @@ def options_of(given: dict[str, Any]) -> Options:
         tier_key=given["tier_key"],
         primary_key=_columns(given["primary_key"]),
         mode=given["mode"],
-        surface=given["surface"] or ("heap" if given["mode"] == "mirrored" else "view"),
+        surface=given["surface"] or ("heap" if given["mode"] == "mirrored" and given["heap_retention"] is None else "view"),
         lag=given["lag"],
         reclaim_lag=given["reclaim_lag"],
         width=given["width"],
@@ -54,6 +55,7 @@ def options_of(given: dict[str, Any]) -> Options:
         check_cold_keys=given["check_cold_keys"],
         lake_retention=given["lake_retention"],
         heap_retention=given["heap_retention"],
+        hybrid=given["hybrid"],
         profile=given["profile"],
         text_columns=_columns(given["as_text"]),
         dependents=given["dependents"],
@@ -139,8 +141,8 @@ def _plan(context: Context, table: str, given: dict[str, Any]) -> None:
 
 
 def _register(context: Context, table: str, given: dict[str, Any]) -> None:
-    from modak.catalog import profiles, tables
-    from modak.cli.status import settings
+    from modak.catalog import mirrors, profiles, tables
+    from modak.catalog.overview import settings
     from modak.errors import Refused
     from modak.jobs import initial_copy
     from modak.registration import mirroring, policy, register, report
@@ -155,13 +157,14 @@ def _register(context: Context, table: str, given: dict[str, Any]) -> None:
             options = options if given["surface"] else _with_surface(options, known.surface)
             found = policy.apply_options(connection, known, options, primary_key=options.primary_key)
             if found.mode == "mirrored" and initial_copy.is_pending(connection, found.table_id):
-                _copy(context, name)
+                # One that was parked has no stream to go on with: it starts over.
+                _copy(context, name, again=mirrors.get(connection, found.table_id).is_parked)
                 return
             context.output.result(settings(found) | {"policy": policy.show(found)}, f"{name} was registered already; settings are in place")
             return
         choice = (
             None
-            if given["surface"] or options.mode == "mirrored"
+            if given["surface"] or not options.has_seam
             else report.surface_problem(statements.that_need_the_heap(connection, name), name)
         )
         if choice is not None:
@@ -177,13 +180,13 @@ def _register(context: Context, table: str, given: dict[str, Any]) -> None:
     context.output.result(settings(found) | {"policy": policy.show(found)}, text)
 
 
-def _copy(context: Context, name: Name) -> None:
-    """The rows that are there already; a copy that was killed goes on."""
+def _copy(context: Context, name: Name, *, again: bool = False) -> None:
+    """The rows that are there already; a copy that was killed goes on, unless it is made ``again``."""
     from modak.cli.jobs import show_copy
     from modak.jobs import initial_copy
 
     with context.app.job(name) as job:
-        show_copy(context, str(name), initial_copy.copy(job))
+        show_copy(context, str(name), initial_copy.copy(job, again=again))
 
 
 def _with_surface(options: Options, surface: str) -> Options:

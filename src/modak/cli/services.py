@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from modak import logs
 from modak.cli.context import Context, command
+from modak.cli.parent import with_parent
 
 if TYPE_CHECKING:
     from modak.gateway.service import Gateway
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
 def add_commands(group: click.Group) -> None:
     @command(group)
     @click.option("--listen", metavar="HOST:PORT", help="Where to listen (MODAK_GATEWAY).")
-    def gateway(context: Context, listen: str | None) -> None:
+    @click.option("--new-password", is_flag=True,
+                  help="Give Postgres another password to log in here with; the old one, which a dump may hold, is void.")  # fmt: skip
+    @with_parent
+    def gateway(context: Context, listen: str | None, new_password: bool) -> None:
         """Serve cold rows to Postgres, and whole queries to people. SIGTERM ends it cleanly."""
         if listen:
             context.overrides = {**(context.overrides or {}), "gateway": listen}
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        served = context.app.gateway()
+        logs.set_up(context.app.settings.log)
+        served = context.app.gateway(new_password=new_password)
         asyncio.run(_serve(context, served))
 
 
@@ -35,6 +40,7 @@ async def _serve(context: Context, gateway: Gateway) -> None:
     await gateway.start()
     host = context.app.settings.gateway[0]
     context.output.result({"host": host, "port": gateway.port}, f"gateway on {host}:{gateway.port}")
+    sys.stdout.flush()
     try:
         await stop.wait()
     finally:

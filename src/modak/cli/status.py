@@ -2,83 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from modak.catalog import migrate, mirrors, tables
+from modak.catalog import decoupled, leadership, migrate, mirrors, overview, profiles, tables
 from modak.catalog.tables import Registered
 from modak.cli.output import Output
 from modak.connection import Connection
-from modak.core.partition import PartitionState
+from modak.core.decoupled import Definition
+from modak.core.profile import Profile
 from modak.core.table import Name, quoted
+from modak.lake.decoupled import shown
+from modak.lake.iceberg import IcebergLake
 from modak.registration import policy
-from modak.source.replication import lsn_text
-from modak.source.sessions import horizon_holders
+from modak.worker.waiting import reclaim_waits
+
+Lakes = Callable[[Profile], IcebergLake]
 
 
-def show(connection: Connection, output: Output, name: Name | None) -> None:
-    rows = connection.execute(migrate.SQL.query("list_status")).fetchall()
+def show(connection: Connection, output: Output, name: Name | None, lakes: Lakes) -> None:
+    rows = overview.status(connection)
     if name is None:
         followed = mirrors.lags(connection)
-        output.result([{**row, "mirror": _mirror(row, followed)} for row in rows])
+        in_the_lake = [_decoupled(connection, one, lakes) for one in decoupled.listing(connection)]
+        output.result([*({**row, "mirror": overview.mirror(row, followed)} for row in rows), *in_the_lake])
         _lines(output, rows)
+        _decoupled_lines(output, in_the_lake)
         for row in rows:
             _follows(output, row, followed)
             _problems(output, row)
-        if not rows:
+        _workers(output, leadership.workers(connection))
+        if not rows and not in_the_lake:
             output.note("no table is registered yet: `modak register schema.table --tier-key COLUMN`")
+        return
+    alone = decoupled.find(connection, name)
+    if alone is not None:
+        shown_line = _decoupled(connection, alone, lakes)
+        output.result({**shown_line, "columns": [column.as_json() for column in alone.columns]})
+        _decoupled_lines(output, [shown_line])
+        output.table(["column", "type", "in the lake"], [(one.name, one.pg.display, one.lake.iceberg) for one in alone.columns])
         return
     table = tables.get(connection, name)
     row = next(row for row in rows if row["table_id"] == table.table_id)
-    partitions = _partitions(connection, table)
+    partitions = overview.partitions(connection, table)
     output.result(
         {
             **row,
-            "mirror": _mirror(row, mirrors.lags(connection)),
-            "settings": settings(table),
+            "mirror": overview.mirror(row, mirrors.lags(connection)),
+            "settings": overview.settings(table),
             "policy": policy.show(table),
             "partitions": partitions,
             "waits": reclaim_waits(connection, table),
+            "lake": _lake(connection, table),
         }
     )
     _lines(output, [row])
-    output.table(["setting", "value"], [(key, _plain(value)) for key, value in settings(table).items()])
+    output.table(["setting", "value"], [(key, _plain(value)) for key, value in overview.settings(table).items()])
     output.table(["partition", "from", "to", "state"], [(part["name"], part["from"], part["to"], part["state"]) for part in partitions])
     _follows(output, row, mirrors.lags(connection))
     _problems(output, row)
+    _health(output, _lake(connection, table))
     for line in reclaim_waits(connection, table):
         output.note(f"waiting to be dropped: {line}")
 
 
-def _mirror(row: dict[str, Any], followed: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """How a mirrored table gets on; None for a tiered one."""
-    found = next((one for one in followed if one["table_id"] == row["table_id"]), None)
+def _decoupled(connection: Connection, definition: Definition, lakes: Lakes) -> dict[str, Any]:
+    """With the names that other rows have theirs under."""
+    names = {"table_id": definition.table_id, "schema_name": definition.name.schema, "table_name": definition.name.name}
+    found = shown(definition, lambda: lakes(profiles.get(connection, definition.profile)))
+    return names | found | {"problems": decoupled.problems(connection, definition)}
+
+
+def _decoupled_lines(output: Output, lines: Sequence[dict[str, Any]]) -> None:
+    if lines:
+        columns = ("table", "rows", "bytes", "files", "partition_by", "lake_table", "profile")
+        headings = ["decoupled table", *columns[1:4], "partitioned by", "lake table", "profile"]
+        output.table(headings, [tuple(_plain("?" if line[one] is None else line[one]) for one in columns) for line in lines])
+    for line in lines:
+        if line["error"]:
+            output.note(f"! {line['table']}: {line['error']}")
+        for problem in line["problems"]:
+            output.note(f"! {line['table']} {problem['job']}: {problem['message']}")
+            output.note(f"  {problem['hint']}")
+
+
+def _lake(connection: Connection, table: Registered) -> dict[str, Any] | None:
+    """The lake as maintenance left it last; None before its first pass."""
+    found: dict[str, Any] | None = connection.execute(migrate.SQL.query("find_lake_stats"), {"table_id": table.table_id}).fetchone()
+    return found
+
+
+def _health(output: Output, found: dict[str, Any] | None) -> None:
     if found is None:
-        return None
-    state = "parked" if found["is_parked"] else "copying" if found["is_copying"] else "followed"
-    at = lsn_text(found["frontier"]) if found["frontier"] is not None else None
-    kept = {name: found[name] for name in ("lag_bytes", "lag_seconds", "retained_bytes")}
-    return {"state": state, "frontier": at, **kept}
+        return
+    stats = found["stats"]
+    output.note(
+        f"= lake: {stats['files']:,} files, {stats['bytes'] / 1024**2:,.1f} MB, {stats['rows']:,} rows, "
+        f"{stats['delete_files']:,} delete files, {stats['snapshots']:,} snapshots at {found['collected_at']:%Y-%m-%d %H:%M}"
+    )
+    for warning in found["warnings"]:
+        output.note(f"! lake: {warning}")
+
+
+def _workers(output: Output, found: dict[str, Any]) -> None:
+    leader, standbys = found["leader"], [one["holder"] for one in found["standbys"]]
+    if leader is not None:
+        since = f"leads since {leader['since']}" if leader["leads"] else "led last, and nobody does now"
+        output.note(f"worker {leader['holder']}, epoch {leader['epoch']}, {since}; seen {leader['seen_seconds']:.0f} s ago")
+    if standbys:
+        output.note(f"standing by: {', '.join(standbys)}")
 
 
 def _follows(output: Output, row: dict[str, Any], followed: Sequence[dict[str, Any]]) -> None:
-    found = _mirror(row, followed)
+    found = overview.mirror(row, followed)
     if found is not None:
         output.note(
             f"= {row['schema_name']}.{row['table_name']} {found['state']}, F {found['frontier'] or 'none'}, "
-            f"{found['lag_bytes']:,} bytes behind, {found['lag_seconds']:.0f} s since F moved; "
+            f"{found['lag_bytes']:,} bytes behind, {found['lag_seconds']:.0f} s; "
             f"its slot keeps {found['retained_bytes']:,} bytes of WAL"
         )
-
-
-def reclaim_waits(connection: Connection, table: Registered) -> list[str]:
-    """Who keeps tiered partitions in the heap: pins, and sessions with an older view of the cut-line."""
-    row = connection.execute(migrate.SQL.query("newest_advance"), {"table_id": table.table_id}).fetchone()
-    tiered = [part for part in tables.partitions(connection, table.table_id) if part.state is PartitionState.TIERED]
-    if row is None or row["xid"] is None or not tiered:
-        return []
-    pins = tables.count(connection, "count_pins", table.table_id)
-    return [*([f"{pins} read pins"] if pins else []), *horizon_holders(connection, int(row["xid"]))]
+        if found["warning"]:
+            output.note(found["warning"])
 
 
 _COLUMNS = ["table", "mode", "cut-line T", "S", "partitions", "delta", "staged", "pins", "enabled"]
@@ -110,45 +154,10 @@ def _problems(output: Output, row: dict[str, Any]) -> None:
             f"{operation['rows_done']} rows so far"
         )
     for problem in row["problems"] or ():
-        output.note(f"! {row['schema_name']}.{row['table_name']} {problem['job']}: {problem['message']}")
+        again = f" (attempt {problem['attempts']}, next one {problem['next_attempt']})" if problem["next_attempt"] else ""
+        output.note(f"! {row['schema_name']}.{row['table_name']} {problem['job']}: {problem['message']}{again}")
         if problem["hint"]:
             output.note(f"  {problem['hint']}")
-
-
-def settings(table: Registered) -> dict[str, Any]:
-    """How a table was registered; what export writes and import reads."""
-    return {
-        "table": str(table.name),
-        "tier_key": table.tier_key_col,
-        "tier_key_type": table.tier_key_type,
-        "primary_key": list(table.primary_key_cols),
-        "mode": table.mode,
-        "surface": table.surface,
-        "heap": str(table.heap),
-        "view": str(table.view),
-        "lake_table": table.lake_table_ref,
-        "profile": table.storage_profile,
-        "layout": table.layout,
-        "as_text": list(table.text_cols),
-        "keep_heap": table.keep_heap,
-        "check_cold_keys": table.check_cold_keys,
-    }
-
-
-def _partitions(connection: Connection, table: Registered) -> list[dict[str, Any]]:
-    key = table.key_type
-    return [
-        {
-            "name": part.name,
-            "from": key.encode_bound(part.lower),
-            "to": key.encode_bound(part.upper),
-            "tier_key_lo": part.lower,
-            "tier_key_hi": part.upper,
-            "state": part.state.value,
-            "rows": part.rows,
-        }
-        for part in tables.partitions(connection, table.table_id)
-    ]
 
 
 def _plain(value: object) -> str:

@@ -11,9 +11,10 @@ import threading
 
 import click
 
+from modak import logs
 from modak.cli.context import Context, command
+from modak.cli.parent import with_parent
 
-_GRACE_SECONDS = 30.0
 _SWITCH_SECONDS = 0.0005
 
 
@@ -21,29 +22,41 @@ def add_commands(group: click.Group) -> None:
     @command(group)
     @click.option("--listen", metavar="HOST:PORT", help="Where to serve HTTP (MODAK_HTTP).")
     @click.option("--jobs/--no-jobs", default=True, show_default=True, help="Also run every table's jobs, cycle after cycle.")
+    @with_parent
     def worker(context: Context, listen: str | None, jobs: bool) -> None:
-        """Run the jobs of every table, and serve Stream Load, metrics and health by HTTP. SIGTERM ends it cleanly."""
+        """Run the jobs of every table, and serve Stream Load, metrics and health by HTTP. SIGTERM ends it cleanly.
+
+        Start as many as you like: one of them runs the jobs, and another takes over when it ends or hangs.
+        """
         if listen:
             context.overrides = {**(context.overrides or {}), "http": listen}
         # A thread that reads rows holds the interpreter for as long as it may, and each piece of a body that arrives waits for it.
         sys.setswitchinterval(_SWITCH_SECONDS)
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logs.set_up(context.app.settings.log)
         asyncio.run(_work(context, jobs=jobs))
 
 
 async def _work(context: Context, *, jobs: bool) -> None:
     """Everything the worker does side by side; the loop that runs jobs stops when the server does."""
     from modak.web.server import HttpServer
-    from modak.worker.loop import Loop
+    from modak.worker.loop import Loop, limits_of
 
     app = context.app
     with app.connection():
         # A catalog that this program cannot work with is said now, and not by every request.
         pass
-    server = HttpServer(app)
+    stop = threading.Event()
+    jobs_loop = Loop(app, stop, app.settings.cycle_seconds, limits_of(app.settings))
+    server = HttpServer(app, state=jobs_loop.state if jobs else None)
     loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        # Both at once: no further job begins while the last requests are answered.
+        stop.set()
+        server.stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
+        loop.add_signal_handler(number, end)
 
     def started() -> None:
         host = app.settings.http[0]
@@ -51,8 +64,7 @@ async def _work(context: Context, *, jobs: bool) -> None:
         context.output.result({"host": host, "port": server.port}, text)
         sys.stdout.flush()
 
-    stop = threading.Event()
-    runner = threading.Thread(target=Loop(app, stop, app.settings.cycle_seconds).run, name="modak-jobs", daemon=True)
+    runner = threading.Thread(target=jobs_loop.run, name="modak-jobs", daemon=True)
     if jobs:
         runner.start()
     try:
@@ -60,10 +72,10 @@ async def _work(context: Context, *, jobs: bool) -> None:
     finally:
         stop.set()
     if jobs:
-        await asyncio.to_thread(runner.join, _GRACE_SECONDS)
+        await asyncio.to_thread(runner.join, app.settings.drain_seconds)
         if runner.is_alive():
             # Whoever comes next finishes or undoes it, as after a crash.
-            logging.getLogger("modak.worker").warning("a job is still at work and is left to the next worker")
+            logging.getLogger("modak.worker").warning("jobs are still at work and are left to the next worker: %s", jobs_loop.state.running)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)

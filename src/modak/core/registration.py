@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from modak.core import bounds
 from modak.core.lag import Lag
 from modak.core.lake_table import lake_columns, layout
+from modak.core.partitioning import partitioning_problems
 from modak.core.table import Dependent, Relation
 from modak.core.tier_key import TierKeyType
 from modak.core.type_map import has_one_text
@@ -40,6 +40,12 @@ class Options:
     lake_table: str | None = None
     premake: int = 0
     check_cold_keys: bool = False
+    hybrid: bool = False
+
+    @property
+    def has_seam(self) -> bool:
+        """Whether the table gets two tiers: rows that are in the lake only, a view over both, and corrections."""
+        return self.mode == "tiered" or self.heap_retention is not None
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ def decide(relation: Relation, options: Options) -> Decision:
         chosen = "none" if isinstance(wanted, Problem) else wanted
         lags, lag_problems = _lags(options, key_type, chosen)
         problems += lag_problems
-        problems += _partitioning(relation, options, key_type)
+        problems += partitioning_problems(relation, options.tier_key, key_type) if options.has_seam else ()
     return Decision(primary_key, key_type, chosen, lags, tuple(problems), tuple(_notes(relation, options, primary_key)))
 
 
@@ -146,6 +152,12 @@ def _primary_key(relation: Relation, key: tuple[str, ...], *, given: bool) -> It
                 f"primary key column {name} has type {column.type.display}, whose equal values may read differently",
                 "a correction would miss its row: use integers, text, uuid, dates, times, bounded numeric or an enum",
             )
+        elif not column.deterministic:
+            yield Problem(
+                "primary_key_collation",
+                f"primary key column {name} has a nondeterministic collation, by which different texts are equal",
+                "a correction finds its row by the text of its key: give the column a deterministic collation",
+            )
     if given and relation.primary_key and not set(key) & set(relation.primary_key):
         yield Problem(
             "primary_key",
@@ -187,7 +199,7 @@ def _protection(relation: Relation, options: Options) -> Iterator[Problem]:
             f"{relation.name} has row-level security, which a view would by-pass",
             "disable it, or keep this table hot",
         )
-    if options.surface == "heap" or options.mode == "mirrored":
+    if options.surface == "heap" or not options.has_seam:
         return
     for dependent in relation.dependents:
         if options.dependents == "keep" or (options.dependents == "move" and follows_name(relation, dependent)):
@@ -214,6 +226,9 @@ def _mirroring(relation: Relation, options: Options) -> Iterator[Problem]:
     """What the stream cannot carry."""
     if options.mode != "mirrored":
         return
+    if options.heap_retention is not None and options.tier_key not in (options.primary_key or relation.primary_key):
+        # A key says on which side of T its row is: what the stream brings and what corrections say never meet.
+        yield Problem("heap_retention", f"the primary key lacks the tier key {options.tier_key}", "--heap-retention needs it there")
     for column in relation.columns:
         if column.generated:
             yield Problem(
@@ -231,7 +246,7 @@ def view_name(relation: Relation, surface: str) -> str:
 
 def _names(relation: Relation, options: Options) -> Iterator[Problem]:
     wanted = heap_name(relation, options.surface) if options.surface == "view" else view_name(relation, options.surface)
-    if wanted in relation.siblings and options.mode == "tiered":
+    if wanted in relation.siblings and options.has_seam:
         yield Problem(
             "name_taken",
             f"the name {wanted!r} is taken in schema {relation.name.schema}",
@@ -253,21 +268,26 @@ def _conflicts(options: Options) -> Iterator[Problem]:
             "--keep-heap is for tiered tables",
             "a mirrored heap is complete anyway",
         ),
+        (
+            options.hybrid and options.mode != "mirrored",
+            "--hybrid is for mirrored tables",
+            "a tiered table is read from both tiers anyway",
+        ),
+        (
+            options.hybrid and options.heap_retention is not None,
+            "--hybrid and --heap-retention exclude each other",
+            "a table that sheds partitions is read from both tiers anyway",
+        ),
         (options.mode == "mirrored" and options.check_cold_keys, "--check-cold-keys is for tiered tables", None),
         (options.mode == "mirrored" and options.lake_retention is not None, "--lake-retention is for tiered tables", None),
         (options.mode == "mirrored" and options.lag is not None, "--lag is for tiered tables", "a mirror trails by itself"),
         (
-            options.mode == "mirrored" and options.surface == "view",
-            "--surface view is for tiered tables",
+            not options.has_seam and options.surface == "view",
+            "--surface view is for tiered tables and mirrored ones with --heap-retention",
             "a mirrored table keeps its name and everything else: --surface heap",
         ),
         (options.mode == "mirrored" and options.reclaim_lag is not None, "--reclaim-lag is for tiered tables", None),
-        (options.mode == "mirrored" and options.premake > 0, "--premake is for tiered tables", "make partitions as before"),
-        (
-            options.mode == "mirrored" and options.heap_retention is not None,
-            "--heap-retention is not part of this release",
-            "a mirrored heap stays complete",
-        ),
+        (not options.has_seam and options.premake > 0, "--premake is for tables that shed partitions", "make them as before"),
         (options.mode == "tiered" and options.heap_retention is not None, "--heap-retention is for mirrored tables", "use --lag"),
         (
             options.keep_heap and options.lake_retention is not None,
@@ -310,60 +330,6 @@ def _retention(parsed: dict[str, Lag | None], key_type: TierKeyType, chosen: str
         yield Problem("option", "--lake-retention must exceed the hot period (--lag)", "rows would expire before they are tiered")
 
 
-def _partitioning(relation: Relation, options: Options, key_type: TierKeyType) -> Iterator[Problem]:
-    if relation.kind not in "rp" or options.mode == "mirrored":
-        return
-    if relation.strategy is None:
-        yield Problem(
-            "not_partitioned",
-            f"{relation.name} is not partitioned",
-            f"tiering moves whole partitions: partition it by range ({options.tier_key}); docs/guides/partitioning.md shows how",
-        )
-        return
-    tables: list[tuple[str, str | None, tuple[str, ...]]] = [(str(relation.name), relation.strategy, relation.key_columns)]
-    if relation.strategy == "l":
-        # Without a partition nothing says that ranges will follow below the list.
-        below = [(str(leaf.name), leaf.strategy, leaf.key_columns) for leaf in relation.partitions if leaf.level == 1]
-        tables = below or tables
-    for name, strategy, columns in tables:
-        yield from _range_problem(name, strategy, columns, options.tier_key)
-    yield from _bounds_problems(relation, key_type)
-
-
-def _range_problem(name: str, strategy: str | None, columns: tuple[str, ...], tier_key: str) -> Iterator[Problem]:
-    hint = f"needed: range ({tier_key}), or list (…) over range ({tier_key})"
-    if strategy is None:
-        yield Problem("partitioning", f"{name} is a LIST partition without range partitions below it", hint)
-    elif strategy == "h":
-        yield Problem("partitioning", f"{name} is partitioned by hash", hint)
-    elif strategy == "l":
-        yield Problem("partitioning", f"{name} is partitioned by list only", hint)
-    elif len(columns) > 1:
-        yield Problem("partitioning", f"{name} is partitioned by range on several columns ({', '.join(columns)})", hint)
-    elif columns == ("",):
-        yield Problem("partitioning", f"{name} is partitioned by an expression", hint)
-    elif columns != (tier_key,):
-        yield Problem("partitioning", f"{name} is partitioned by {columns[0]}, not by the tier key {tier_key}", hint)
-
-
-def _bounds_problems(relation: Relation, key_type: TierKeyType) -> Iterator[Problem]:
-    parents = bounds.range_parents(relation)
-    for leaf in relation.partitions:
-        if leaf.parent_oid in parents and leaf.bound == bounds.DEFAULT:
-            yield Problem(
-                "default_partition",
-                f"{leaf.name} is a DEFAULT partition",
-                "move its rows into partitions of their own and drop it: Modak needs that place for late rows",
-            )
-        elif leaf.parent_oid in parents and not leaf.is_leaf:
-            yield Problem("partitioning", f"partition {leaf.name} is partitioned once more below the range", "keep the range level last")
-        elif leaf.parent_oid in parents and leaf.bound.startswith("FOR VALUES FROM"):
-            try:
-                bounds.parse_range(leaf.bound, key_type)
-            except ModakError as refused:
-                yield Problem("bound", f"partition {leaf.name}: {refused}", refused.hint)
-
-
 def _notes(relation: Relation, options: Options, primary_key: tuple[str, ...]) -> Iterator[str]:
     """Things to know that do not stand in the way."""
     if primary_key and not proven_unique(relation, primary_key):
@@ -374,6 +340,11 @@ def _notes(relation: Relation, options: Options, primary_key: tuple[str, ...]) -
             yield f"primary key column {name} will be set NOT NULL (unregister takes that back)"
     if relation.publications and options.mode == "tiered":
         yield f"the heap is in publication {', '.join(relation.publications)}; subscribers will see partitions being dropped, not deletes"
+    if relation.row_triggers and options.has_seam:
+        yield (
+            f"row triggers ({', '.join(relation.row_triggers)}): an UPDATE of a row that only the lake has fires those of INSERT "
+            "on the old row as well, and a DELETE fires none (docs/guides/writing.md)"
+        )
 
 
 def proven_unique(relation: Relation, key: tuple[str, ...]) -> bool:

@@ -33,16 +33,20 @@ class ShapeColumn:
 Shape = tuple[ShapeColumn, ...]
 
 
-def recognise(described: Sequence[tuple[str, int, int]], history: Sequence[Shape], catalog: Shape) -> Shape | str:
+def recognise(
+    described: Sequence[tuple[str, int, int]], history: Sequence[Shape], catalog: Shape, *, is_replay: bool = False
+) -> Shape | str:
     """The columns that the stream describes, with their numbers; or why that cannot be told.
 
-    ``history`` has the shapes that the stream had before, newest last; ``catalog`` is the table as it is now.
+    ``history`` has the shapes that the stream had before, newest last; ``catalog`` is the table as it is now. A return to an older shape is
+    in doubt like any other: its columns may be new. ``is_replay``: the stream was here before, so the last shape of the history
+    that looks like this is the one, whatever came later.
     """
     wanted = tuple(described)
     for shape in reversed(history):
         if tuple(column.described for column in shape) == wanted:
-            again = _made_anew(shape, catalog)
-            return f"column {again} was dropped and added again" if again and shape is history[-1] else shape
+            again = None if is_replay else _made_anew(shape, catalog)
+            return f"column {again} was dropped and added again" if again else shape
     if tuple(column.described for column in catalog) == wanted:
         return catalog
     return _between(wanted, history[-1] if history else (), catalog)

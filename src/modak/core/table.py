@@ -37,6 +37,8 @@ class Column:
     comment: str | None = None
     number: int = 0  # pg_attribute.attnum: stays when the column is renamed
     collation: tuple[str, str] | None = None  # schema and name, where it is not the type's own
+    # A collation that is not calls different texts equal. It follows from the collation, so it makes no column another one.
+    deterministic: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Relation:
     comment: str | None = None
     dependents: tuple[Dependent, ...] = ()
     publications: tuple[str, ...] = ()
+    row_triggers: tuple[str, ...] = ()
     siblings: frozenset[str] = field(default_factory=frozenset)  # other relation names in the schema
 
     def column(self, name: str) -> Column | None:

@@ -213,7 +213,7 @@ _DISPLAYED = {
 
 def is_plain(pg: PgType) -> bool:
     """Whether a type is one of Postgres's own and no domain over it: a domain shows its own name, never its base type's."""
-    displayed = re.sub(r"\(.*?\)", "", pg.display)
+    displayed = re.sub(r"\(.*?\)|(?<=^interval) [a-z ]+", "", pg.display)
     return pg.namespace == "pg_catalog" and pg.element is None and _DISPLAYED.get(displayed, displayed) == pg.base
 
 

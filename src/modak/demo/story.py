@@ -85,7 +85,7 @@ def _tell(app: App, output: Output, rows: int) -> None:
             profile = profiles.get(connection, None)
             register.register(connection, app.lake(profile), ORDERS, OPTIONS, profile=profile.name, progress=app.progress)
         output.note("4. public.orders is registered. The name is a view now, the heap stands beside it as public.orders_hot:")
-        _show_status(connection, output, ORDERS)
+        _show_status(app, connection, output, ORDERS)
         _use(connection, output)
     _tier(app, output)
 
@@ -110,7 +110,7 @@ def _tier(app: App, output: Output) -> None:
         folded = fold.fold(job)
         output.note(f"   {folded.corrections} corrections, S is {folded.snapshot}; {_returned(job.connection)} still read as returned")
         loaded = _load(app, job, output)
-        _show_status(job.connection, output, None)
+        _show_status(app, job.connection, output, None)
         pointer = job.lake.find(job.table.lake_table_ref)
     total = {
         "rows_in_lake": pointer.total_rows if pointer else 0,
@@ -144,10 +144,10 @@ def _order(number: int, placed_at: str) -> dict[str, Any]:
     return {**whole, "status": "paid", "items": [{"sku": "A-1", "quantity": 1}], "tags": None, "note": "loaded"}
 
 
-def _show_status(connection: Connection, output: Output, name: Name | None) -> None:
+def _show_status(app: App, connection: Connection, output: Output, name: Name | None) -> None:
     """For people only: with --json the story is its last line."""
     if not output.json:
-        status.show(connection, output, name)
+        status.show(connection, output, name, app.lake)
 
 
 def _known(connection: Connection) -> bool:
@@ -185,7 +185,9 @@ def _use(connection: Connection, output: Output) -> None:
 
 
 def _stay(app: App, output: Output) -> None:
-    output.note(f"Postgres:  {app.dsn if app.settings.dsn is None else masked(app.dsn)}")
+    output.note(f"Postgres:  {masked(app.dsn)}")
+    if app.settings.dsn is None:
+        output.note(f"           `MODAK_DATA={app.settings.data} modak postgres start` prints it with its password")
     output.note(f"Gateway:   {app.settings.gateway[0]}:{app.settings.gateway[1]}")
     output.note(f"Warehouse: {app.settings.warehouse_root}")
     output.note("Ctrl-C ends it.")

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -37,7 +38,7 @@ _HINT = (
 
 @dataclass(frozen=True)
 class Jar:
-    """One line of the lock: ``organisation:module:revision`` and what its file must be."""
+    """One line of the lock: ``organisation:module:revision``, or with ``:classifier`` behind it, and what its file must be."""
 
     coordinate: str
     sha256: str
@@ -45,8 +46,8 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        _, module, revision = self.coordinate.split(":")
-        return f"{module}-{revision}.jar"
+        _, *parts = self.coordinate.split(":")
+        return f"{'-'.join(parts)}.jar"
 
 
 def spark_jars(cache: Path, java: JavaHome, progress: Progress = SILENT, *, s3: bool = False) -> list[Path]:
@@ -117,12 +118,21 @@ def _check(path: Path, jar: Jar) -> None:
 
 def ivy_module(jars: Sequence[Jar]) -> str:
     """An Ivy file that asks for exactly these jars: the lock already lists what they depend on."""
-    lines = []
+    modules: dict[str, list[str]] = {}
     for jar in jars:
-        organisation, module, revision = (quoteattr(part) for part in jar.coordinate.split(":"))
-        lines.append(f'  <dependency org={organisation} name={module} rev={revision} transitive="false" conf="*->default"/>')
-    head = '<ivy-module version="2.0">\n <info organisation="modak" module="jars"/>\n <dependencies>\n'
-    return head + "\n".join(lines) + "\n </dependencies>\n</ivy-module>\n"
+        *module, classifier = [*jar.coordinate.split(":"), ""][:4]
+        modules.setdefault(":".join(module), []).append(classifier)
+    head = '<ivy-module version="2.0" xmlns:m="urn:maven">\n <info organisation="modak" module="jars"/>\n <dependencies>\n'
+    return head + "\n".join(starmap(_dependency, modules.items())) + "\n </dependencies>\n</ivy-module>\n"
+
+
+def _dependency(module: str, classifiers: Sequence[str]) -> str:
+    organisation, name, revision = (quoteattr(part) for part in module.split(":"))
+    head = f'  <dependency org={organisation} name={name} rev={revision} transitive="false" conf="*->default"'
+    if not any(classifiers):
+        return head + "/>"
+    files = [f'<artifact name={name} ext="jar"{f" m:classifier={quoteattr(one)}" if one else ""}/>' for one in classifiers]
+    return f"{head}>{''.join(files)}</dependency>"
 
 
 def ivy_jar() -> Path:
@@ -139,7 +149,16 @@ def _run_ivy(work: Path, jars: Sequence[Jar], java: JavaHome, task: Task) -> Non
     trust = next((path for path in _TRUST_STORES if path.is_file()), None) if java.origin == "wheel" else None
     argv = [str(java.java), *([f"-Djavax.net.ssl.trustStore={trust}"] if trust else []), "-jar", str(ivy_jar())]
     # Relative to the working directory: a path may hold characters that mean something in Ivy's patterns.
-    argv += ["-ivy", "ivy.xml", "-cache", str(work / "ivy"), "-retrieve", "out/[artifact]-[revision].[ext]", "-confs", "default"]
+    argv += [
+        "-ivy",
+        "ivy.xml",
+        "-cache",
+        str(work / "ivy"),
+        "-retrieve",
+        "out/[artifact]-[revision](-[classifier]).[ext]",
+        "-confs",
+        "default",
+    ]
     log = work / "ivy.log"
     with log.open("wb") as output:
         process = subprocess.Popen(argv, cwd=work, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from modak.embedded.files import write_atomically
@@ -17,7 +17,7 @@ _MARKER = "cluster.json"
 class Marker:
     """``cluster.json``. ``making`` names the folder of an initdb that has not finished; None once ``data`` is whole."""
 
-    password: str
+    password: str = field(repr=False)
     major: int
     port: int | None = None
     making: str | None = None

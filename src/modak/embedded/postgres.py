@@ -36,6 +36,8 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "max_replication_slots": "16",
         "max_wal_senders": "16",
         "max_prepared_transactions": "16",
+        # Peers of a mesh take a node for dead that shows no life for some seconds.
+        "wal_receiver_status_interval": "1s",
         "max_connections": "200",
         "shared_buffers": "256MB",
     }

@@ -8,7 +8,7 @@ import ssl
 from modak.errors import ModakError
 from modak.gateway.wire.messages import Decoder, Message
 
-READ_BYTES = 64 * 1024
+READ_BYTES = 256 * 1024
 
 
 class Disconnected(ModakError):

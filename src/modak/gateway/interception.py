@@ -22,14 +22,28 @@ class Parameter:
     oid: int
 
 
+@dataclass(frozen=True)
+class Caller:
+    """Somebody whose session is elsewhere: his role, the schemas his names are looked up in, and what he chose about mirrored tables."""
+
+    role: str
+    schemas: tuple[str, ...]
+    reads: str = ""
+    wait: str = ""
+
+
 class ClientSession(Protocol):
     """The client's own authenticated Postgres session, idle between two of its messages.
 
     ``in_savepoint``: its transaction may be in one. ``exported`` is for us to keep a snapshot in that the transaction has exported, and
-    forgotten by the session when the transaction is over.
+    forgotten by the session when the transaction is over. ``stands_for``: the session is not the client's but ours, with rights that he
+    does not have: nothing may run there that he could have written, and who he is goes into questions as a value.
     """
 
     exported: str | None
+
+    @property
+    def stands_for(self) -> Caller | None: ...
 
     @property
     def in_savepoint(self) -> bool: ...
@@ -41,6 +55,10 @@ class ClientSession(Protocol):
 
     def setting(self, name: str) -> str | None:
         """A ParameterStatus that Postgres reported: TimeZone, DateStyle, client_encoding, is_superuser, in_hot_standby, …"""
+        ...
+
+    def notify(self, text: str) -> None:
+        """A notice for the client, to be sent before what comes next."""
         ...
 
     async def query(self, sql: str) -> list[tuple[str | None, ...]]:

@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from modak.core.table import Name
-from modak.gateway.analytics.relations import Relations
+from modak.gateway.analytics.relations import RegisteredRelation, Relations
 from modak.gateway.dialect.parse import identifier
 from modak.scan.sqltext import quoted
 
@@ -92,11 +92,12 @@ class Rewriter:
 
     def names(self, sql: str) -> Sequence[Parts]:
         """Names in the statement that may have to be replaced; quick for the many statements without any."""
-        known = self._relations.names()
-        heaps = {relation.heap.name for relation in self._relations.all() if relation.surface == "heap"}
+        two_tier = self._two_tier()
+        known = {name for relation in two_tier for name in (relation.name.name, relation.view.name)}
+        heaps = {relation.heap.name for relation in two_tier if relation.surface == "heap"}
         found: dict[Parts, None] = {}
 
-        def note(parts: Parts, among: frozenset[str] | set[str]) -> None:
+        def note(parts: Parts, among: set[str]) -> None:
             if parts[-1] in among:
                 found[parts] = None
 
@@ -108,7 +109,11 @@ class Rewriter:
 
     def rewritten(self, sql: str, oids: Mapping[Parts, int | None]) -> str:
         """The statement as Postgres is to get it, given what its names mean there."""
-        heaps = {relation.view_oid: relation.heap for relation in self._relations.all()}
-        views = {relation.table_id: relation.view for relation in self._relations.all() if relation.surface == "heap"}
+        heaps = {relation.view_oid: relation.heap for relation in self._two_tier()}
+        views = {relation.table_id: relation.view for relation in self._two_tier() if relation.surface == "heap"}
         on_heap = on_the_heap(sql, lambda parts: heaps.get(oids.get(parts) or 0))
         return on_heap or through_the_view(sql, lambda parts: views.get(oids.get(parts) or 0)) or sql
+
+    def _two_tier(self) -> list[RegisteredRelation]:
+        """A mirror that is whole in Postgres has one name and one meaning."""
+        return [relation for relation in self._relations.all() if not relation.is_mirror]

@@ -1,4 +1,4 @@
-"""A session of the gateway's own that stands for somebody: what ``modak.query`` runs in, under the role of its caller."""
+"""A session of the gateway's own that stands for somebody: what ``modak.query`` is planned in, on behalf of its caller."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 import psycopg
-from psycopg import pq, sql
+from psycopg import pq
 from psycopg.rows import tuple_row
 
 from modak.connection import open_connection
 from modak.errors import ModakError
+from modak.gateway.interception import Caller
 from modak.gateway.wire.messages import FieldDescription
 
 T = TypeVar("T")
@@ -28,17 +29,20 @@ _STATUSES = {pq.TransactionStatus.IDLE: b"I", pq.TransactionStatus.INERROR: b"E"
 
 
 class OwnSession:
-    """Implements ``interception.ClientSession``, under the settings of every connection of ours: results are in UTC and ISO."""
+    """Implements ``interception.ClientSession``, under the settings of every connection of ours: results are in UTC and ISO.
+
+    It stays the gateway's own, with the gateway's role and a search path of built-in things: whatever runs in a session can take its
+    first role back, so taking the caller's on would bind only those who do not want to. Who asks goes into the questions instead.
+    """
 
     # Never in a transaction block, so neither matters.
     in_savepoint = False
     exported: str | None = None
 
-    def __init__(self, dsn: str, role: str, path: str, executor: Executor) -> None:
+    def __init__(self, dsn: str, caller: Caller, executor: Executor) -> None:
+        self.stands_for = caller
         self._executor = executor
         self._connection = open_connection(dsn, application="modak-gateway", autocommit=True)
-        self._connection.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
-        self._connection.execute("select set_config('search_path', %s, false)", [path])
 
     @property
     def transaction_status(self) -> bytes:
@@ -47,6 +51,9 @@ class OwnSession:
     def setting(self, name: str) -> str | None:
         found = self._connection.pgconn.parameter_status(name.encode())
         return found.decode() if found is not None else None
+
+    def notify(self, text: str) -> None:
+        """Nobody is there to read it."""
 
     async def query(self, text: str) -> list[tuple[str | None, ...]]:
         return await self._run(lambda: self._query(text))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,11 +12,15 @@ from pathlib import Path
 
 import psycopg
 
+from modak.catalog import profiles
 from modak.connection import connect
-from modak.errors import ModakError, UsageError
+from modak.errors import MissingComponent, ModakError
+from modak.gateway.advice import Advice
 from modak.gateway.analytics.interceptor import LakeInterceptor
 from modak.gateway.analytics.relations import Relations
 from modak.gateway.channel import Channel
+from modak.gateway.decoupled.sweeping import sweep_next
+from modak.gateway.decoupled.world import World
 from modak.gateway.dialect.functions import register_functions
 from modak.gateway.fdw import login as fdw_login
 from modak.gateway.fdw import presence
@@ -28,19 +31,26 @@ from modak.gateway.fdw.whole import WholeQueries
 from modak.gateway.lookout import Lookout
 from modak.gateway.native import Rewriter
 from modak.gateway.pins import Pins
+from modak.gateway.relay.bulk import BulkInserts
 from modak.gateway.relay.login import database_of, login
 from modak.gateway.relay.session import RelaySession
 from modak.gateway.server import Limits, Server, Session
+from modak.gateway.tending import Tender
 from modak.gateway.wire.messages import StartupMessage
 from modak.gateway.wire.scram import ScramError
 from modak.lake.storage import Storage
+from modak.mesh.bakery import Bakery
 from modak.scan.engine import Engine
 from modak.scan.table import ColdTables
+from modak.tls import tls_context
 
 log = logging.getLogger("modak.gateway")
 
 # A Postgres that does not answer must not hold up the end of its gateway.
 _FAREWELL_SECONDS = 5
+_FOLLOW_SECONDS = 2.0
+_SETTLE_SECONDS = 2.0
+_SWEEP_SECONDS = 10.0
 _BINARY_COLLATIONS = ("C", "POSIX", "C.UTF-8", "C.utf8", "ucs_basic")
 
 
@@ -57,6 +67,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     certificate: Path | None = None
     key: Path | None = None
+    new_password: bool = False  # agree with Postgres on another password, whatever there is
 
 
 class Gateway:
@@ -78,7 +89,7 @@ class Gateway:
             for_postgres=self._open_postgres,
             for_people=self._open_people,
             limits=options.limits,
-            tls=tls_context(options.certificate, options.key),
+            tls=tls_context(options.certificate, options.key, "MODAK_GATEWAY"),
         )
         await asyncio.to_thread(self._assemble)
         self.port = await self._server.start(options.host, options.port)
@@ -95,23 +106,53 @@ class Gateway:
 
     def _assemble(self) -> None:
         options = self._options
-        self._engine = Engine([], memory_limit=options.memory_limit, threads=options.threads, temp_directory=options.temp_directory)
+        self._engine = Engine(
+            self._known_storages(),
+            memory_limit=options.memory_limit,
+            threads=options.threads,
+            temp_directory=options.temp_directory,
+            # More profiles may come.
+            remote=True,
+        )
         self._stack.callback(self._engine.close)
         register_functions(self._engine.cursor())
         executor = ThreadPoolExecutor(options.limits.connections, thread_name_prefix="modak-gateway")
         self._stack.callback(lambda: executor.shutdown(wait=False, cancel_futures=True))
         self._relations = Relations(self._dsn, self._storage)
         self._stack.callback(self._relations.close)
+        # Also while nobody asks: a table that was tiered meanwhile must not be taken for a hot one by the first who comes.
+        follower = Tender("following the catalog", self._relations.refresh, _FOLLOW_SECONDS)
+        self._stack.callback(follower.close)
         pins = Pins(self._dsn)
         self._stack.callback(pins.close)
         tables, collation_is_c = ColdTables(self._engine), self._collation_is_c()
         scans = ColdScans(self._relations, tables, collation_is_c=collation_is_c)
         self._interceptor = LakeInterceptor(self._relations, tables, pins, self._dsn, executor, collation_is_c=collation_is_c)
         self._rewriter = Rewriter(self._relations)
+        self._advice = Advice(self._relations)
         self._stack.callback(self._interceptor.close)
         self._executor = executor
         whole = WholeQueries(self._dsn, self._interceptor, executor)
-        self._lake = Lake(self._engine, scans, pins, Residue(self._dsn, scans.relation), whole, executor)
+        decoupled = World(self._dsn, tables, self._storage, Bakery(self._dsn), collation_is_c)
+        self._stack.callback(decoupled.close)
+        self.decoupled = decoupled
+        self._bulk = BulkInserts(decoupled, executor)
+        # What a gateway before this one, or a lake that did not answer, left open.
+        settler = Tender("settling", decoupled.settled.settle_all, _SETTLE_SECONDS)
+        self._stack.callback(settler.close)
+        sweeper = Tender("sweeping", lambda: sweep_next(decoupled), _SWEEP_SECONDS)
+        self._stack.callback(sweeper.close)
+        self._lake = Lake(self._engine, scans, pins, Residue(self._dsn, scans.relation), whole, decoupled, executor)
+
+    def _known_storages(self) -> list[Storage]:
+        """A profile whose credentials this process lacks is missed when somebody reads its tables."""
+        with connect(self._dsn, autocommit=True) as connection:
+            names = [profile.name for profile in profiles.listing(connection)]
+        found = []
+        for name in names:
+            with contextlib.suppress(MissingComponent):
+                found.append(self._storages(name))
+        return found
 
     def _storage(self, profile: str) -> Storage:
         storage = self._storages(profile)
@@ -128,7 +169,7 @@ class Gateway:
 
     def _announce(self, host: str, port: int) -> presence.Presence:
         with connect(self._dsn, autocommit=True) as connection:
-            return presence.announce(connection, host, port)
+            return presence.announce(connection, host, port, new_password=self._options.new_password)
 
     def _depart(self) -> None:
         since = self._presence.since
@@ -154,8 +195,9 @@ class Gateway:
         backend = await login(channel, startup, self._dsn, pid, secret, encrypted=channel.is_encrypted)
         # The lake is that of one database; a client of another one is only relayed.
         is_ours = database_of(startup, backend.endpoint) == backend.endpoint.database
-        interceptor, rewriter = (self._interceptor, self._rewriter) if is_ours else (None, None)
-        return RelaySession(channel, backend, interceptor, self._executor, rewriter)
+        if not is_ours:
+            return RelaySession(channel, backend, None, self._executor)
+        return RelaySession(channel, backend, self._interceptor, self._executor, self._rewriter, self._bulk, self._advice.given)
 
 
 def _address(given: str | None, host: str, port: int) -> tuple[str, int]:
@@ -164,15 +206,3 @@ def _address(given: str | None, host: str, port: int) -> tuple[str, int]:
         return ("127.0.0.1" if host in ("0.0.0.0", "::", "") else host), port  # noqa: S104
     name, _, number = given.rpartition(":")
     return (name, int(number)) if name and number.isdigit() else (given, port)
-
-
-def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    if certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as cause:
-        raise UsageError(f"the gateway's certificate cannot be used: {cause}", hint="MODAK_GATEWAY_CERT and MODAK_GATEWAY_KEY") from cause
-    return context

@@ -8,20 +8,19 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from modak.catalog import loads, operations, problems, tables
+from modak.catalog import loads, operations, tables
 from modak.catalog.loads import Staged
 from modak.core.cutline import Cutline
 from modak.core.operation import OperationKind
-from modak.errors import ModakError
 from modak.failpoints import failpoint
 from modak.jobs import evolve, foreign, resume
 from modak.jobs.columns import surface_follows
-from modak.jobs.context import JobContext
+from modak.jobs.context import JobContext, reported
 from modak.jobs.incoming import NewFile, commit_files, find_replaced
 from modak.jobs.publishing.incoming import publish_incoming
 from modak.jobs.publishing.seam import Pinned
 from modak.lake.data_files import written_file
-from modak.lake.iceberg import failures
+from modak.lake.failures import failures
 
 JOB = "adopt"
 LABELS_MAX = 10_000
@@ -45,7 +44,7 @@ class AdoptOutcome:
 
 def adopt(context: JobContext) -> AdoptOutcome:
     """Adopt what is staged now. A failure is written to modak.problems and raised."""
-    with problems.reported(context.connection, context.table_id, JOB):
+    with reported(context, JOB):
         return _adopt(context)
 
 
@@ -76,14 +75,11 @@ def _take_in(context: JobContext, staged: list[Staged], line: Cutline) -> AdoptO
     }
     operation = operations.start(context.connection, context.table_id, OperationKind.LOAD, details)
     failpoint("adopt.after_journal")
-    try:
+    with resume.given_up_on_failure(context, operation, resume.abandon_incoming):
         files = _files(context, staged)
         deletes = find_replaced(context, operation, files, line)
         failpoint("adopt.after_files")
         operation, commit = commit_files(context, operation, files, deletes, {})
-    except ModakError:
-        resume.abandon_incoming(context, operation)
-        raise
     failpoint("adopt.after_commit")
     try:
         operation = publish_incoming(context, operation, commit)

@@ -7,9 +7,10 @@ the view stands on them.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
-from modak.catalog import tables
+from modak.catalog import mirrors, tables
 from modak.catalog.tables import Registered
 from modak.core.columns import ColumnChanges, renamed
 from modak.core.partition import PartitionState
@@ -19,18 +20,23 @@ from modak.errors import LockNotAvailable, Problem, Refused
 from modak.jobs import evolve
 from modak.jobs.cold_side import has_many_parts, in_place
 from modak.jobs.context import JobContext
+from modak.jobs.mirroring.follower import catalog_shape
 from modak.registration import rebuild
+from modak.source import writes
 from modak.source.relation import describe
 
 
 def surface_follows(context: JobContext, relation: Relation) -> bool:
     """Bring view, triggers, corrections and the lake's schema to the heap's columns; True if view or triggers had to change."""
     table = tables.get(context.connection, context.table.name)
+    if table.mode == "mirrored":
+        _refuse_untold(context)
     built = rebuild.built_columns(context.connection, table)
     shown = [column.name for column in describe(context.connection, table.view).columns]
     changes = _changes(shown if built is None else [column.name for column in built], relation)
     there = [column.name for column in relation.columns]
     if not changes and shown == there and table.cold_build and not has_many_parts(context):
+        _renew(context, table, relation)
         evolve.follow(context, relation)
         return False
     _refuse_strange(table, relation, changes, shown)
@@ -50,6 +56,22 @@ def surface_follows(context: JobContext, relation: Relation) -> bool:
         # The rest of this pass would go on with the names it began with.
         raise LockNotAvailable(f"key columns of {table.name} were renamed; Modak knows their new names now", hint="run the command again")
     return True
+
+
+def _renew(context: JobContext, table: Registered, relation: Relation) -> None:
+    """After an upgrade of Modak. Nothing depends on it at once: where the view is in use, the next pass does it."""
+    if not writes.is_current(context.connection, table.table_id):
+        with contextlib.suppress(LockNotAvailable):
+            in_place(context, lambda: rebuild.rebuild(context.connection, table, relation))
+
+
+def _refuse_untold(context: JobContext) -> None:
+    """A mirror's lake gets columns in the order of its stream, with the rows; until that has told of them, they are as before."""
+    shapes = mirrors.get(context.connection, context.table_id).shapes
+    if shapes and shapes[-1]["columns"] != [column.as_json() for column in catalog_shape(context.connection, context.table_id)]:
+        raise LockNotAvailable(
+            f"the columns of {context.table.name} changed, and its stream has not told yet", hint="it does with the next row that changes"
+        )
 
 
 def _changes(known: list[str], relation: Relation) -> ColumnChanges:

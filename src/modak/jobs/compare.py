@@ -53,6 +53,14 @@ class Compared:
 
 
 @dataclass(frozen=True)
+class At:
+    """A snapshot of the heap that somebody exported, and the lake's that it is to be like."""
+
+    heap: str
+    lake: int | None
+
+
+@dataclass(frozen=True)
 class _Side:
     """Count and digest sum of each bucket."""
 
@@ -77,9 +85,12 @@ class Comparison:
         self._snapshot: str | None = None
         self.key_column = canonical_key(self.table.key_type, reference(self.table.tier_key_col))
 
-    def run(self, lower: int, upper: int) -> Compared:
-        with spark_failures("the comparison"), connect(self.context.dsn, application="modak-verify") as connection:
+    def run(self, lower: int, upper: int, at: At | None = None) -> Compared:
+        with spark_failures("the comparison"), connect(self.context.dsn, application="modak-verify", unhurried=True) as connection:
             connection.execute("set transaction isolation level repeatable read, read only")
+            if at is not None:
+                connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(at.heap)))
+                return self._run_at(connection, at.lake, lower, upper)
             exported = connection.execute("select pg_export_snapshot() as name").fetchone()
             self._snapshot = exported["name"] if exported else None
             snapshot_id = tables.published_snapshot(connection, self.table.table_id)
@@ -97,6 +108,13 @@ class Comparison:
             if self.table.keep_heap:
                 found += self._only_corrected(connection, lower, upper)
             return Compared(rows, tuple(found[:DIFFERENCES_MAX]), len(found) > DIFFERENCES_MAX)
+
+    def _run_at(self, connection: Connection, snapshot_id: int | None, lower: int, upper: int) -> Compared:
+        """Of rows that no correction speaks of."""
+        low, high = self._span(connection, snapshot_id, lower, upper)
+        lake = self.lake_rows(snapshot_id, low, high) if snapshot_id is not None else None
+        rows, found = self._bisect(connection, lake, low, high)
+        return Compared(rows, tuple(found[:DIFFERENCES_MAX]), len(found) > DIFFERENCES_MAX)
 
     def look_for_delta(self, connection: Connection) -> None:
         """Most tables have no corrections most of the time, and need no join with them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -46,7 +46,7 @@ class Flushed:
 class FlushTask:
     """What one Spark task needs; goes to the executors as it is."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     snapshot: str
     op_id: str
     target: Target
@@ -131,7 +131,10 @@ def _run(context: JobContext, task: FlushTask) -> list[dict[str, Any]]:
     """Run the tasks and follow their progress meanwhile; Spark's own call blocks."""
     count = len(task.chunks)
     job = Spread(context.spark, task.run, count, "flush")
-    with context.progress.task(f"Copying {count} chunks to the lake") as bar, connect(context.dsn, autocommit=True) as watcher:
+    with (
+        context.progress.task(f"Copying {count} chunks to the lake") as bar,
+        connect(context.dsn, autocommit=True, unhurried=True) as watcher,
+    ):
         done, pace = 0, Pace(watcher, task.op_id, job.wait)
         while not pace.turn():
             now = operations.rows_done(watcher, task.op_id)

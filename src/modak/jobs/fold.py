@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modak.catalog import loads, operations, problems, tables
+from modak.catalog import loads, operations, tables
 from modak.catalog.operations import Operation
 from modak.connection import Connection
 from modak.core.cutline import Cutline
-from modak.core.operation import OperationKind, Phase
+from modak.core.operation import OperationKind
 from modak.core.tier_key import KEY_MAX, KEY_MIN
-from modak.errors import ModakError
 from modak.failpoints import failpoint
-from modak.jobs import evolve, foreign, resume
+from modak.jobs import evolve, foreign, journal, resume
 from modak.jobs.columns import surface_follows
-from modak.jobs.context import JobContext
+from modak.jobs.context import JobContext, reported
 from modak.jobs.fold_tasks import Folded, FoldTask, Search
 from modak.jobs.publishing.fold import publish_fold
 from modak.jobs.publishing.seam import Pinned, refuse_pinned
@@ -31,8 +30,9 @@ from modak.source import heap, spill
 from modak.source.corrections import Batch, Corrections
 
 JOB = "fold"
-# A publication clears so many corrections at most, and cold writers wait for its length.
-BATCH_ROWS = 250_000
+# A publication clears so many corrections at most, and cold writers wait for its length. But every batch reads the keys of all files that
+# it touches, and where corrections lie everywhere that is the whole table.
+BATCH_ROWS = 1_000_000
 # A task of fewer rows is not worth its start.
 ROWS_PER_WRITING = 50_000
 
@@ -53,7 +53,7 @@ class FoldOutcome:
 
 def fold(context: JobContext, *, batch_rows: int = BATCH_ROWS) -> FoldOutcome:
     """Fold what the delta holds now, in as many commits as it takes. A failure is written to modak.problems and raised."""
-    with problems.reported(context.connection, context.table_id, JOB):
+    with reported(context, JOB):
         return _fold(context, batch_rows)
 
 
@@ -108,13 +108,10 @@ def _batch(context: JobContext, corrections: Corrections, newest: int, batch_row
             corrections.record(session, operation.op_id, batch.upto)
             task = _plan(context, corrections, session, batch, line, operation.op_id, snapshot)
         failpoint("fold.after_journal")
-        try:
+        with resume.given_up_on_failure(context, operation, resume.abandon_fold):
             made = _run(context, task, batch)
             failpoint("fold.after_files")
             operation, commit = _commit(context, operation, made)
-        except ModakError:
-            resume.abandon_fold(context, operation)
-            raise
     operation = publish_fold(context, operation, commit)
     failpoint("fold.after_publish")
     return FoldOutcome(
@@ -186,15 +183,10 @@ def _commit(context: JobContext, operation: Operation, made: Sequence[Folded]) -
     deletes = [written for one in made for written in one.deletes]
     if not data and not deletes:
         return operation, None
-    stamps = {
-        commits.OP_ID: operation.op_id,
-        commits.OP_KIND: OperationKind.COMPACTION.value,
-        commits.TABLE_ID: str(context.table_id),
-    }
+    stamps = journal.stamps(operation)
     with context.progress.task("Committing to the lake"):
         table = context.lake_table()
         foreign.refuse_unknown(context, table, frozenset())
         commit = commits.change(table, stamps, added=data, deletes=deletes)
     failpoint("fold.after_commit")
-    details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-    return operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details), commit
+    return journal.note_commit(context, operation, commit), commit

@@ -7,7 +7,7 @@ into data files. Both leave files that nobody sees before the commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -46,7 +46,7 @@ class Folded:
 class FoldTask:
     """Everything the tasks of one fold need; goes to the executors as it is. Numbers are searches first, then writings."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     snapshot: str
     op_id: str
     target: Target

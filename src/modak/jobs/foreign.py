@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pyiceberg.table import Table
 
-from modak.catalog import operations, tables
-from modak.core.operation import Phase
-from modak.errors import LakeError, UsageError
+from modak.catalog import mirrors, operations, tables
+from modak.core.operation import OperationKind, Phase
+from modak.errors import LakeError, LockNotAvailable, UsageError
 from modak.jobs.context import JobContext
-from modak.lake.commits import Commit, commits_after, roll_back
+from modak.jobs.mirroring.alone import is_at_work
+from modak.lake.commits import OP_KIND, Commit, commits_after, roll_back
 
 CHOICES = ("refuse", "accept", "rollback")
 
@@ -19,10 +20,11 @@ class ForeignSnapshot(LakeError):
     code = "foreign_snapshot"
 
 
-def settle(context: JobContext, choice: str) -> frozenset[int]:
+def settle(context: JobContext, choice: str, *, by_pump: bool = False) -> frozenset[int]:
     """Before a pass: undo late commits of abandoned operations, and do with foreign ones what the user said.
 
-    Returns the foreign snapshots that were accepted.
+    Returns the foreign snapshots that were accepted. Parts of a transaction that the pump is reading are late commits too, and only
+    ``by_pump`` they are undone; a new copy (``rollback``) takes their place anyway.
     """
     if choice not in CHOICES:
         raise UsageError(f"--foreign {choice!r} is none of {', '.join(CHOICES)}")
@@ -30,6 +32,10 @@ def settle(context: JobContext, choice: str) -> frozenset[int]:
     late, strange = _unpublished(context, table)
     if strange and choice == "refuse":
         raise _refusal(context, strange)
+    if _parts(late) and choice != "rollback" and not by_pump and _is_being_followed(context):
+        raise LockNotAvailable(
+            f"the pump is in the middle of a transaction of {context.table.name}", hint="it ends with that pass; the next try finds it done"
+        )
     if late or (strange and choice == "rollback"):
         # Nothing published depends on them; readers open S by its own metadata file.
         roll_back(table, tables.published_snapshot(context.connection, context.table_id))
@@ -43,6 +49,17 @@ def refuse_unknown(context: JobContext, table: Table, accepted: frozenset[int]) 
     news = [commit for commit in strange if commit.snapshot_id not in accepted]
     if news:
         raise _refusal(context, news)
+
+
+def _parts(late: list[Commit]) -> list[Commit]:
+    return [commit for commit in late if commit.stamps.get(OP_KIND) == OperationKind.MIRROR.value]
+
+
+def _is_being_followed(context: JobContext) -> bool:
+    """Whether a pump may go on from its parts. It takes the stream's lock first, and the table's, which we have, at each step."""
+    if context.table.mode != "mirrored" or not is_at_work(context.connection):
+        return False
+    return mirrors.get(context.connection, context.table_id).is_followed
 
 
 def _unpublished(context: JobContext, table: Table) -> tuple[list[Commit], list[Commit]]:

@@ -14,10 +14,9 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from modak.catalog import operations
 from modak.catalog.operations import Operation
 from modak.core.cutline import Cutline
-from modak.core.operation import Phase
 from modak.core.tier_key import KEY_MAX, KEY_MIN
 from modak.errors import Refused
-from modak.jobs import foreign
+from modak.jobs import foreign, journal
 from modak.jobs.context import JobContext
 from modak.jobs.incoming_tasks import Competing, IncomingTask, Part, Replacing, Settled, Telling
 from modak.jobs.restore import Restored
@@ -89,18 +88,11 @@ def find_replaced(
 def commit_files(
     context: JobContext, operation: Operation, files: Sequence[NewFile], deletes: Sequence[PositionDeletes], stamps: Mapping[str, str]
 ) -> tuple[Operation, Commit]:
-    stamped = {
-        commits.OP_ID: operation.op_id,
-        commits.OP_KIND: operation.kind.value,
-        commits.TABLE_ID: str(context.table_id),
-        **stamps,
-    }
     with context.progress.task("Committing to the lake"):
         table = context.lake_table()
         foreign.refuse_unknown(context, table, frozenset())
-        commit = commits.change(table, stamped, added=[one.file for one in files], deletes=deletes)
-    details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-    return operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details), commit
+        commit = commits.change(table, journal.stamps(operation, **stamps), added=[one.file for one in files], deletes=deletes)
+    return journal.note_commit(context, operation, commit), commit
 
 
 def _known(context: JobContext, published: Snapshot, files: Sequence[NewFile]) -> list[_Known]:

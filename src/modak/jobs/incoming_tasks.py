@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -64,7 +64,7 @@ class Settled:
 class IncomingTask:
     """Everything the tasks of one operation need; goes to the executors as it is."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     op_id: str
     target: Target
     storage: Storage

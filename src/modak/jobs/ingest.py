@@ -12,24 +12,27 @@ from dataclasses import dataclass
 import pyarrow.parquet as pq
 from pyiceberg.io import load_file_io
 
-from modak.catalog import migrate, operations, problems, tables
+from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
 from modak.core.cutline import Cutline
 from modak.core.operation import OperationKind
 from modak.core.partition import PartitionState
 from modak.core.table import Relation
-from modak.errors import ModakError, Problem, Refused
+from modak.errors import Problem, Refused
 from modak.failpoints import failpoint
 from modak.jobs import evolve, foreign, resume
 from modak.jobs.columns import surface_follows
-from modak.jobs.context import JobContext
+from modak.jobs.context import JobContext, reported
 from modak.jobs.incoming import NewFile, commit_files, find_replaced
 from modak.jobs.ingest_tasks import Ingested, IngestTask, Piece
 from modak.jobs.publishing.incoming import publish_incoming
 from modak.jobs.tasks import Spread
-from modak.lake.iceberg import failures
+from modak.lake.failures import failures
 from modak.lake.listing import Listed, find_files
-from modak.lake.storage import pyiceberg_properties
+from modak.lake.storage import io_properties
+from modak.registration import rebuild
+from modak.source import spilled
+from modak.source.incoming import Incoming
 
 JOB = "ingest"
 PIECE_BYTES = 64 * 1024 * 1024
@@ -51,12 +54,12 @@ class IngestOutcome:
 
 def ingest(context: JobContext, places: Sequence[str], kind: str, *, split: bool = False) -> IngestOutcome:
     """Take these files in, or nothing. ``split``: a file may hold rows of several partitions of the lake."""
-    with problems.reported(context.connection, context.table_id, JOB):
+    with reported(context, JOB):
         return _ingest(context, places, kind, split=split)
 
 
 def _ingest(context: JobContext, places: Sequence[str], kind: str, *, split: bool) -> IngestOutcome:
-    properties = pyiceberg_properties(context.lake.storage)
+    properties = io_properties(context.lake.storage)
     sources = list({one.location: one for place in places for one in find_files(place, properties, SUFFIXES[kind])}.values())
     finished = resume.resume_all(context)
     foreign.settle(context, "refuse")
@@ -75,7 +78,7 @@ def _ingest(context: JobContext, places: Sequence[str], kind: str, *, split: boo
     }
     operation = operations.start(context.connection, context.table_id, OperationKind.INGEST, details)
     failpoint("ingest.after_journal")
-    try:
+    with resume.given_up_on_failure(context, operation, resume.abandon_incoming):
         made = _take_in(context, operation, sources, kind, line, split=split)
         files = [NewFile(file, row["version"]) for one in made for file in one.files]
         failpoint("ingest.after_files")
@@ -83,16 +86,11 @@ def _ingest(context: JobContext, places: Sequence[str], kind: str, *, split: boo
             resume.abandon_incoming(context, operation)
             return IngestOutcome(sources=len(sources), resumed=finished)
         deletes = find_replaced(context, operation, files, line, checks_repeats=True)
+        _refuse_copies(context, operation, made)
         operation, commit = commit_files(context, operation, files, deletes, {})
-    except ModakError:
-        resume.abandon_incoming(context, operation)
-        raise
     failpoint("ingest.after_commit")
-    try:
+    with resume.given_up_on_failure(context, operation, resume.abandon_incoming):
         operation = publish_incoming(context, operation, commit)
-    except ModakError:
-        resume.abandon_incoming(context, operation)
-        raise
     failpoint("ingest.after_publish")
     return IngestOutcome(
         sources=len(sources),
@@ -110,7 +108,7 @@ def _refuse_kind(context: JobContext, relation: Relation) -> None:
     """Tables whose rows have to pass by the heap."""
     table, found = context.table, list[Problem]()
     stream = "load them with Stream Load, which goes by the heap"
-    if table.mode != "tiered":
+    if not table.has_seam:
         found.append(Problem("mode", f"{table.name} is mirrored: its heap is the truth", "write to it with plain SQL"))
     if table.keep_heap:
         found.append(Problem("keep_heap", f"{table.name} keeps its heap, and rows of the lake alone would be missing there", stream))
@@ -156,7 +154,7 @@ def _pieces(source: Listed, kind: str, context: JobContext) -> Iterator[Piece]:
         for start in range(0, max(source.bytes, 1), PIECE_BYTES):
             yield Piece(source.location, kind, start, min(start + PIECE_BYTES, source.bytes))
         return
-    properties = pyiceberg_properties(context.lake.storage)
+    properties = io_properties(context.lake.storage)
     with load_file_io(properties, source.location).new_input(source.location).open() as file:
         footer = pq.read_metadata(file)
     start = rows = size = 0
@@ -201,3 +199,18 @@ def _refuse_standing(context: JobContext, made: Sequence[Ingested]) -> None:
                 f"partition {part.schema}.{part.name} is tiered and not dropped yet, and rows would come beside it",
                 hint="run `modak tier` until it is dropped (`modak status` says what it waits for), then ingest again",
             )
+
+
+def _refuse_copies(context: JobContext, operation: Operation, made: Sequence[Ingested]) -> None:
+    """A late row that is folded may have to stay in the heap, and must be what the lake says. Whatever comes after this look is newer."""
+    spans = [(one.low, one.high) for one in made if one.low is not None and one.high is not None]
+    relation = context.relation()
+    incoming = Incoming(context.shape(relation), relation, operation.op_id)
+    with context.connection.transaction():
+        _, stay = spilled.leaving(context.connection, rebuild.spills(context.table, relation))
+        for spill in stay:
+            if incoming.meets(context.connection, spill, spans):
+                raise Refused(
+                    f"late rows stay in {spill} because of foreign keys or triggers, and rows of the same keys would come beside them",
+                    hint="load them with Stream Load, which goes by the heap; nothing was taken in",
+                )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyiceberg.io import load_file_io
@@ -57,7 +57,7 @@ class Ingested:
 class IngestTask:
     """Everything the tasks of one ingest need; goes to the executors as it is."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     op_id: str
     name: Name
     target: Target
@@ -77,9 +77,7 @@ class IngestTask:
     def _take(self, piece: Piece, number: int) -> Ingested:
         spool = Spool(self.target, self.storage, self.columns, f"{self.op_id}-{number}")
         source = load_file_io(dict(self.target.io_properties), piece.location).new_input(piece.location)
-        with connect(self.dsn, application="modak-ingest", autocommit=True) as connection, source.open() as file:
-            for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-                connection.execute("select set_config(%s, '0', false)", [name])
+        with connect(self.dsn, application="modak-ingest", autocommit=True, unhurried=True) as connection, source.open() as file:
             bulk = Bulk(connection, self.name, line=self.line, floor=self.floor)
             try:
                 taken = bulk.take(_rows(piece, cast(BinaryIO, file)), spool, ROWS_MAX)

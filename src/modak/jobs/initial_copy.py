@@ -18,18 +18,21 @@ import adbc_driver_manager
 from modak.catalog import mirrors, operations, problems, tables
 from modak.connection import Connection
 from modak.core.lake_table import LakeColumn
-from modak.core.operation import OperationKind, Phase
+from modak.core.operation import OperationKind
 from modak.core.table import Name
-from modak.errors import LockNotAvailable, ModakError, Refused, Retry
+from modak.errors import CommitUnknown, LockNotAvailable, ModakError, Refused, Retry
 from modak.failpoints import failpoint
-from modak.jobs import evolve, foreign, resume
-from modak.jobs.context import JobContext
+from modak.jobs import evolve, foreign, journal, resume
+from modak.jobs.context import JobContext, reported
 from modak.jobs.flush import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_PER_CORE, Flushed, flush_chunks
 from modak.jobs.mirroring import leaves as leaf_files
+from modak.jobs.mirroring import watch
+from modak.jobs.mirroring.clearing import Cleared, clear, copied_leaves
 from modak.jobs.mirroring.follower import first_shape
 from modak.jobs.mirroring.heal import heal
 from modak.jobs.publishing.mirror import publish_copy
 from modak.lake import commits
+from modak.registration import mirroring
 from modak.source import heap, replication
 from modak.source.heap import Chunk, Snapshot
 
@@ -56,7 +59,7 @@ def copy(context: JobContext, *, again: bool = False, chunk_bytes: int | None = 
     """Copy the table, or what is left to copy. ``again``: from the start, whatever the lake holds; the way out for a parked table."""
     if context.table.mode != "mirrored":
         raise Refused(f"{context.table.name} is tiered: its rows reach the lake by `modak tier`")
-    with problems.reported(context.connection, context.table_id, JOB):
+    with reported(context, JOB):
         outcome = _copy(context, again, chunk_bytes)
     problems.clear(context.connection, context.table_id, "mirror")
     return outcome
@@ -70,8 +73,10 @@ def is_pending(connection: Connection, table_id: int) -> bool:
 def _copy(context: JobContext, again: bool, chunk_bytes: int | None) -> CopyOutcome:
     connection, table = context.connection, context.table
     resume.resume_all(context)
-    foreign.settle(context, "refuse")
+    # A copy from the start replaces whatever stands there, what a lost primary committed last included.
+    foreign.settle(context, "rollback" if again else "refuse")
     if again:
+        mirroring.mend(connection, table, context.relation())
         # The slot keeps the stream from here on: nothing that the new copy needs can be forgotten meanwhile.
         mirrors.insert(connection, table.table_id)
         mirrors.end_copy(connection, table.table_id)
@@ -81,10 +86,12 @@ def _copy(context: JobContext, again: bool, chunk_bytes: int | None) -> CopyOutc
         replication.ensure_slot(connection, context.dsn, table.slot_name or "")
     failpoint("copy.after_slot")
     for _ in range(ATTEMPTS_MAX):
+        # Before the snapshot: whatever is done to the publication from then on is noticed.
+        published = watch.published(connection, table)
         with replication.slot_snapshot(context.dsn) as (snapshot, lsn):
             try:
                 with heap.within(context.dsn, snapshot) as session:
-                    return _under_snapshot(context, session, snapshot, lsn, chunk_bytes, again)
+                    return _under_snapshot(context, session, _Look(snapshot, lsn, published), chunk_bytes, again)
             except _Rewritten as cause:
                 # With another snapshot: what was done of files that are gone is forgotten there.
                 log.info("%s", cause)
@@ -100,34 +107,48 @@ class _Rewritten(ModakError):
     retry = Retry.NOW
 
 
-def _under_snapshot(
-    context: JobContext, session: Connection, snapshot: Snapshot, lsn: int, chunk_bytes: int | None, again: bool
-) -> CopyOutcome:
+@dataclass(frozen=True)
+class _Look:
+    """A snapshot, its place in the stream, and the entry of the publication that tells of everything after it."""
+
+    snapshot: Snapshot
+    lsn: int
+    published: str
+
+
+def _under_snapshot(context: JobContext, session: Connection, look: _Look, chunk_bytes: int | None, again: bool) -> CopyOutcome:
     """No lock is held: a session that waited for one that excludes us would make our own tasks wait behind it, for ever."""
     connection, table_id = context.connection, context.table_id
     columns = evolve.follow(context, context.relation(), replace=again)
     files = leaf_files.read(connection, table_id)
     shapes = first_shape(connection, table_id, replication.inserted_lsn(connection))
+    shape = str(shapes[0]["columns"])
+
+    def begin() -> None:
+        plan = _plan(context, files, shape, chunk_bytes)
+        mirrors.start_copy(connection, table_id, look.lsn, plan, leaves=files, published=look.published)
+
     known = mirrors.find_copy(connection, table_id)
     resumed = 0
-    if known is None or not _same_files(known.ranges, files, str(shapes[0]["columns"])):
-        mirrors.start_copy(connection, table_id, lsn, _plan(context, files, str(shapes[0]["columns"]), chunk_bytes))
+    if known is None or not _goes_on(connection, known, files, shape, look.published):
+        begin()
     else:
         resumed = sum(bool(one["done"]) for one in known.ranges)
     failpoint("copy.after_journal")
-    outcome = _waves(context, columns, snapshot, CopyOutcome(resumed=resumed))
+    outcome = _waves(context, columns, look.snapshot, CopyOutcome(resumed=resumed))
     done = mirrors.find_copy(connection, table_id)
-    if done is not None and done.consistent_lsn != lsn and not heal(context, session, done.consistent_lsn, lsn):
-        mirrors.start_copy(connection, table_id, lsn, _plan(context, files, str(shapes[0]["columns"]), chunk_bytes))
-        outcome = _waves(context, columns, snapshot, CopyOutcome())
+    if done is not None and done.consistent_lsn != look.lsn and not heal(context, session, done.consistent_lsn, look.lsn):
+        begin()
+        outcome = _waves(context, columns, look.snapshot, CopyOutcome())
     if _is_rewritten(context):
         # A TRUNCATE takes rows away from older snapshots too: what was read last may lack some.
         raise _Rewritten(f"{context.table.name} was rewritten or altered meanwhile: the copy starts over")
     with connection.transaction():
-        mirrors.start_following(connection, table_id, lsn=lsn, leaves=files, shapes=shapes)
+        context.fence()
+        mirrors.start_following(connection, table_id, lsn=look.lsn, leaves=files, shapes=shapes, published=look.published)
         mirrors.end_copy(connection, table_id)
         failpoint("copy.before_end")
-    return replace(outcome, lsn=lsn)
+    return replace(outcome, lsn=look.lsn)
 
 
 def _waves(context: JobContext, columns: Sequence[LakeColumn], snapshot: Snapshot, outcome: CopyOutcome) -> CopyOutcome:
@@ -142,6 +163,7 @@ def _waves(context: JobContext, columns: Sequence[LakeColumn], snapshot: Snapsho
 
 def _plan(context: JobContext, files: leaf_files.Leaves, shape: str, chunk_bytes: int | None) -> list[dict[str, Any]]:
     """Page ranges of every partition. A wave that removes what stood in the lake before comes even if there is nothing to copy."""
+    files = copied_leaves(context.connection, context.table, context.relation(), files)
     names = [Name(leaf["schema_name"], leaf["table_name"]) for leaf in files]
     low, high = (chunk_bytes, chunk_bytes) if chunk_bytes else (CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
     cut = heap.chunks(context.connection, names, bytes_min=low, bytes_max=high, wanted=context.cores * CHUNKS_PER_CORE)
@@ -159,6 +181,20 @@ def _plan(context: JobContext, files: leaf_files.Leaves, shape: str, chunk_bytes
         }
         for chunk in cut
     ]
+
+
+def _goes_on(connection: Connection, known: mirrors.Copy, files: leaf_files.Leaves, shape: str, published: str) -> bool:
+    """Whether the stream has told of everything that happened to the table since that copy began."""
+    there = {leaf["oid"]: leaf for leaf in files}
+    before = {leaf["oid"]: leaf for leaf in known.leaves}
+    # A journal without partitions is an older Modak's.
+    if not before.keys() <= there.keys() or known.published != published or (known.ranges and not before):
+        return False
+    if not all(leaf_files.is_same_place(leaf, there[oid]) for oid, leaf in before.items()):
+        return False
+    if any(leaf_files.may_bring_rows(connection, known.leaves, leaf) for leaf in files if leaf["oid"] not in before):
+        return False
+    return _same_files(known.ranges, files, shape)
 
 
 def _same_files(ranges: Sequence[Any], files: leaf_files.Leaves, shape: str) -> bool:
@@ -210,20 +246,16 @@ def _wave(
         failpoint("copy.after_files")
         table = context.lake_table()
         foreign.refuse_unknown(context, table, frozenset())
-        old = frozenset(file.location for file in context.cold(table, line.snapshot).files) if clean else frozenset[str]()
-        stamps = {
-            commits.OP_ID: operation.op_id,
-            commits.OP_KIND: OperationKind.COPY.value,
-            commits.TABLE_ID: str(context.table_id),
-        }
-        commit = commits.change(table, stamps, added=flushed.files, removed=old)
+        old = clear(context, table, line.snapshot, operation.op_id) if clean else Cleared()
+        commit = commits.change(table, journal.stamps(operation), added=flushed.files, deletes=old.deletes, removed=old.removed)
+    except CommitUnknown:
+        raise
     except (ModakError, adbc_driver_manager.Error, OSError) as cause:
         resume.abandon_plain(context, operation)
         if _is_rewritten(context):
             raise _Rewritten(f"{context.table.name} was rewritten or altered meanwhile: the copy starts over") from cause
         raise
     failpoint("copy.after_commit")
-    noted = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-    operation = operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=noted)
+    operation = journal.note_commit(context, operation, commit)
     publish_copy(context, operation, commit)
     return flushed.rows

@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modak.catalog import mirrors, problems, tables
-from modak.catalog.mirrors import Mirror
+from modak.catalog import leadership, mirrors, problems, tables
 from modak.catalog.tables import Registered
 from modak.connection import Connection
-from modak.core.changes import ROW_BYTES, Collapse, KeyMissing
+from modak.core.changes import ROW_BYTES, KeyMissing
+from modak.core.stream_shape import Shape
 from modak.core.table import Name
-from modak.errors import LockNotAvailable, ModakError, Retry, ValueRefused
+from modak.errors import LeadershipLost, LockNotAvailable, ModakError, Retry, ValueRefused
 from modak.failpoints import failpoint
-from modak.jobs import foreign, resume
+from modak.jobs import foreign, maintain, resume, shed
 from modak.jobs.context import JobContext
-from modak.jobs.mirroring import apply, leaves
-from modak.jobs.mirroring.follower import CannotFollow, Follower, cannot_follow, describe
+from modak.jobs.mirroring import apply, columns, leaves, watch
+from modak.jobs.mirroring import guard as guarding
+from modak.jobs.mirroring.alone import MIRROR_LOCK, alone, collector_paused, freed_slot
+from modak.jobs.mirroring.follower import CannotFollow, Follower, cannot_follow, catalog_shape, collect, describe
+from modak.jobs.mirroring.head import stand
+from modak.jobs.mirroring.newcomers import Newcomers
+from modak.jobs.mirroring.outcome import Limits, MirrorOutcome
+from modak.jobs.mirroring.tags import Tagging
 from modak.jobs.tasks import ENGINE_MEMORY
+from modak.lake.failures import lake_failures
 from modak.scan.engine import Engine
 from modak.scan.snapshots import Snapshots
 from modak.source import replication
@@ -36,106 +44,103 @@ from modak.source.pgoutput import Begin, Commit, Delete, Insert, Message, Relati
 from modak.source.replication import Keepalive, SlotFailed, Stream
 
 JOB = "mirror"
+log = logging.getLogger("modak.mirror")
 PARKED_BEFORE = "parked: modak status says why"
-MIRROR_LOCK = 0x6D68 << 40
 WAIT_SECONDS = 1.0
-# So often is the memory of all tables together looked at; a table's own is with every change.
-CHECK_CHANGES = 256
-SLOT_SECONDS_MAX = 15.0
-ALONE_SECONDS_MAX = 5.0
 # The stream may be silent for so long although the WAL has not been read to the end: a giant transaction is being decoded.
 SILENCE_SECONDS_MAX = 600.0
 
 Opener = Callable[[Name], AbstractContextManager[JobContext]]
+# A table's name, changes of the stream, and rows written and deleted for them.
+Told = Callable[[str, int, int, int], None]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a batch may grow to. ``wal_bytes_max``: a failing table that makes the slot keep more is parked."""
+def mirror(
+    connection: Connection,
+    dsn: str,
+    opened: Opener,
+    *,
+    limits: Limits | None = None,
+    upto: int | None = None,
+    settles: bool = True,
+    epoch: int | None = None,
+    told: Told = lambda *_: None,
+) -> MirrorOutcome:
+    """One pass over every mirrored table of the database. F is ``upto`` then, by default where the WAL stood when the pass began.
 
-    changes_max: int = 200_000
-    bytes_max: int = 128 * 1024 * 1024
-    wal_bytes_max: int = 16 * 1024**3
-
-
-@dataclass
-class MirrorOutcome:
-    """What a pass did. ``parked`` and ``failed``: tables and why they did not get on; ``copying`` wait for `modak register`."""
-
-    tables: int = 0
-    transactions: int = 0
-    changes: int = 0
-    commits: int = 0
-    rows_written: int = 0
-    rows_deleted: int = 0
-    lsn: int | None = None
-    parked: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    copying: list[str] = field(default_factory=list)
-
-
-def mirror(connection: Connection, dsn: str, opened: Opener, *, limits: Limits | None = None, upto: int | None = None) -> MirrorOutcome:
-    """One pass over every mirrored table of the database. F is ``upto`` then, by default where the WAL stood when the pass began."""
-    listed = [table for table in tables.listing(connection) if table.mode == "mirrored" and table.enabled]
+    Tables that shed partitions are seen to afterwards; ``settles``: what T has passed is dropped, and corrections are folded, as well.
+    ``epoch``: the leadership of the worker that runs it; ``told`` hears of each commit as it is made.
+    """
+    mirrored = [table for table in tables.listing(connection) if table.mode == "mirrored"]
+    listed = [table for table in mirrored if table.enabled]
     outcome = MirrorOutcome(tables=len(listed))
-    if not listed:
+    if not mirrored:
         return outcome
-    with _alone(connection):
-        pump = _Pump(connection, dsn, opened, limits or Limits(), outcome, str(listed[0].slot_name), str(listed[0].publication_name))
-        pump.prepare(listed)
-        if pump.followers:
-            pump.run(upto)
-        pump.guard()
+    with alone(connection):
+        slot, publication = str(mirrored[0].slot_name), str(mirrored[0].publication_name)
+        pump = _Pump(connection, dsn, opened, limits or Limits(), outcome, slot, publication, epoch, told=told)
+        with guarding.reported(pump.guard, pump.waited):
+            pump.go(listed, upto)
+        pump.guard.look(pump.followers, pump.waited)
+        if upto is None:
+            _shed(pump, [table for table in listed if table.has_seam], settles=settles)
+            pump.tidy()
     return outcome
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Rows make no cycles, and looking for some among hundreds of thousands of them takes two fifths of a pass. Once a batch is enough."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _shed(pump: _Pump, listed: list[Registered], *, settles: bool) -> None:
+    """Tables that were followed just now, and no others."""
 
+    def failed(table: Registered, error: ModakError) -> None:
+        pump.outcome.failed[str(table.name)] = str(error)
 
-@contextlib.contextmanager
-def _alone(connection: Connection) -> Iterator[None]:
-    """The lock of a process that was killed is free a moment later, when Postgres notices."""
-    until = time.monotonic() + ALONE_SECONDS_MAX
-    while not _locked(connection):
-        if time.monotonic() > until:
-            raise LockNotAvailable("another process reads the stream", hint="a worker does; `modak status` shows how far it is")
-        time.sleep(0.1)
-    try:
-        yield
-    finally:
-        if not connection.closed:
-            connection.execute("select pg_advisory_unlock(%s)", [MIRROR_LOCK])
-
-
-def _locked(connection: Connection) -> bool:
-    row = connection.execute("select pg_try_advisory_lock(%s) as mine", [MIRROR_LOCK]).fetchone()
-    return row is not None and bool(row["mine"])
+    stopped = {*pump.outcome.parked, *pump.outcome.failed, *pump.outcome.copying}
+    followed = [table for table in listed if str(table.name) not in stopped]
+    sealed = shed.seal_due(pump.opened, followed, failed)
+    if sealed:
+        pump.go([waiting.table for waiting in sealed], None, resumes=False)
+        pump.outcome.shed += shed.advance(pump.opened, sealed, failed)
+    if settles:
+        for done in shed.settle(pump.opened, followed, failed).values():
+            pump.outcome.dropped += done.dropped
+            pump.outcome.corrections += done.folded
+            pump.outcome.waiting += done.waiting
 
 
 @dataclass
 class _Pump:
     connection: Connection
-    dsn: str
+    dsn: str = field(repr=False)
     opened: Opener
     limits: Limits
     outcome: MirrorOutcome
     slot: str
     publication: str
+    epoch: int | None = None
     followers: dict[int, Follower] = field(default_factory=dict)
+    told: Told = lambda *_: None
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # what a pass holds
     _begin: Begin | None = None
+    _as_of: float | None = None
+    _shapes: dict[int, Shape] = field(default_factory=dict)  # as the tables were before the place where the pass ends
+    _collected: int = 0  # bytes of all tables
+    _deleted: dict[int, Registered] = field(default_factory=dict)
+    waited: set[int] = field(default_factory=set)  # tables that lost nothing but a lock
 
-    def prepare(self, listed: list[Registered]) -> None:
+    def __post_init__(self) -> None:
+        self.guard = guarding.Guard(self.connection, self.slot, self.limits, self.outcome, self.epoch)
+
+    def go(self, listed: list[Registered], upto: int | None, *, resumes: bool = True) -> None:
+        """A pass. Without ``resumes`` operations that are under way are left alone: they wait for this pass."""
+        self.followers.clear()
+        with self._open:
+            self._prepare(listed, resumes)
+            if self.followers:
+                self._run(upto)
+
+    def _prepare(self, listed: list[Registered], resumes: bool) -> None:
         """Settle what a crash left, and leave out what cannot be followed."""
-        slot = replication.free_slot(self.connection, self.slot, SLOT_SECONDS_MAX)
+        slot = freed_slot(self.connection, self.slot)
         for table in listed:
             state = mirrors.get(self.connection, table.table_id)
             if state.is_parked:
@@ -144,26 +149,42 @@ class _Pump:
                 self.outcome.copying.append(str(table.name))
             else:
                 with self._reported(table):
-                    _check_slot(table, slot, state)
-                    with self.opened(table.name) as job:
-                        self.followers[table.table_id] = self._follower(job)
+                    watch.check_slot(self.connection, table, slot, state)
+                    with self._job(table.name) as job:
+                        self.followers[table.table_id] = self._follower(job, resumes)
 
-    def _follower(self, job: JobContext) -> Follower:
-        resume.resume_all(job)
-        foreign.settle(job, "refuse")
+    def _follower(self, job: JobContext, resumes: bool) -> Follower:
+        if resumes:
+            resume.resume_all(job, sheds=True)
+        foreign.settle(job, "refuse", by_pump=True)
         state = mirrors.get(job.connection, job.table_id)
+        watch.check(job.connection, job.table, state)
         now = leaves.read(job.connection, job.table_id)
         strange = leaves.difference(job.connection, job.table, state.leaves, now)
-        if strange is not None and not strange.is_told:
+        if strange is not None and strange.what is not None and not strange.is_told:
             raise cannot_follow(job.table, strange.what, code="partition")
         if strange is None and now != state.leaves:
             mirrors.save_leaves(job.connection, job.table_id, now)
         found = Follower(job.table, mirrors.get(job.connection, job.table_id), job.lake.storage)
-        found.suspect = strange.what if strange is not None else None
+        found.leaves, found.leaves_before = now, state.leaves
+        if strange is not None:
+            found.suspect = strange.what
+            found.newcomers = self._look(job, strange.newcomers)
+        # Nobody else moves it while this pass has the stream.
+        found.line = tables.cutline(job.connection, job.table_id).tier_key_hi if job.table.has_seam else None
         return found
 
-    def run(self, upto: int | None) -> None:
+    def _look(self, job: JobContext, newcomers: Sequence[leaves.Leaf]) -> Newcomers | None:
+        if not newcomers:
+            return None
+        found = Newcomers.look(job, newcomers)
+        self._open.callback(found.session.close)
+        return found
+
+    def _run(self, upto: int | None) -> None:
         # Read before the first message: a commit that comes later is for the next pass.
+        self._as_of = replication.server_time(self.connection) if upto is None else None
+        self._shapes = {one: catalog_shape(self.connection, one) for one in self.followers} if upto is None else {}
         target = replication.flushed_lsn(self.connection) if upto is None else upto
         start = min(follower.mirror.applied_lsn for follower in self.followers.values())
         with tempfile.TemporaryDirectory(prefix="modak-mirror-") as folder, contextlib.ExitStack() as stack:
@@ -173,10 +194,12 @@ class _Pump:
             self.snapshots = stack.enter_context(contextlib.closing(Snapshots()))
             self.cursor = stack.enter_context(contextlib.closing(engine.cursor()))
             stream = stack.enter_context(contextlib.closing(Stream(self.dsn, self.slot, self.publication, start)))
-            stack.enter_context(_collector_paused())
+            stack.enter_context(collector_paused())
             self._follow(stream, target)
 
     def _follow(self, stream: Stream, target: int) -> None:
+        # A pass that failed may have published more than it could confirm.
+        self._confirm(stream)
         heard = time.monotonic()
         while self.followers:
             found = stream.read(WAIT_SECONDS)
@@ -196,7 +219,7 @@ class _Pump:
                 break
             self._take(message, len(found))
             if isinstance(message, Commit) and self._is_full():
-                self._flush(min(message.end_lsn, target))
+                self._flush(min(message.end_lsn, target), message.time)
                 self._confirm(stream)
                 gc.collect()
         self._everybody_at(target)
@@ -229,66 +252,118 @@ class _Pump:
             collapse = follower.collapse
             if collapse is None:
                 raise SlotFailed("the stream did not describe a table before its changes", table=str(follower.table.name))
-            _collect(collapse, message)
+            if follower.is_below(message):
+                return
+            collect(collapse, message)
         except ModakError as error:
             self._leave(follower.table, error)
             return
         collapse.bytes += ROW_BYTES + size
+        self._collected += ROW_BYTES + size
         self.outcome.changes += 1
-        if collapse.bytes > self.limits.bytes_max or (not self.outcome.changes % CHECK_CHANGES and self._bytes() > self.limits.bytes_max):
+        if self._collected > self.limits.bytes_max:
             self._flush(None)
 
     def _describe(self, follower: Follower, message: RelationMessage, commit_lsn: int) -> None:
         """Rows before a change of columns go to the lake as they were meant."""
         follower.message = None
+        watch.check_identity(follower.table, message)
         if follower.takes(message) and follower.collapse is not None:
             return
-        with self.opened(follower.table.name) as job:
-            if follower.collapse is not None and follower.collapse.changes:
-                self._apply(job, follower, None)
+        with self._job_after_part(follower) as job:
             describe(follower, job, message, commit_lsn)
-
-    def _bytes(self) -> int:
-        return sum(follower.bytes for follower in self.followers.values())
 
     def _is_full(self) -> bool:
         changes = sum(follower.collapse.changes for follower in self.followers.values() if follower.collapse)
-        return changes >= self.limits.changes_max or self._bytes() >= self.limits.bytes_max // 2
+        return changes >= self.limits.changes_max or self._collected >= self.limits.bytes_max // 2
 
-    def _flush(self, to_lsn: int | None) -> None:
+    def _flush(self, to_lsn: int | None, as_of: float | None = None) -> None:
         for follower in [one for one in self.followers.values() if one.has_changes]:
-            upto = None if follower.suspect else to_lsn
+            upto, follower.as_of = None if follower.is_held else to_lsn, as_of
             if upto is None and not (follower.collapse and follower.collapse.changes):
                 continue
-            with self._reported(follower.table), self.opened(follower.table.name) as job:
+            with self._reported(follower.table), self._job(follower.table.name) as job:
                 self._apply(job, follower, upto)
+        # What tables that failed had collected is gone with them.
+        self._collected = sum(follower.bytes for follower in self.followers.values())
 
     def _apply(self, job: JobContext, follower: Follower, to_lsn: int | None) -> None:
+        changes = follower.collapse.changes if follower.collapse else 0
         done = apply.apply(job, follower, to_lsn, self.snapshots, self.cursor)
+        self.told(str(follower.table.name), changes, done.rows_written, done.rows_deleted)
         self.outcome.commits += done.commits
         self.outcome.rows_written += done.rows_written
         self.outcome.rows_deleted += done.rows_deleted
+        if done.rows_deleted:
+            self._deleted[follower.table.table_id] = follower.table
+
+    def tidy(self) -> None:
+        """Files that this pass left half deleted are written anew at once: their readers would pay for it until maintenance comes."""
+        for table in self._deleted.values():
+            try:
+                with self._job(table.name) as job:
+                    done = maintain.tidy(job)
+                    self.outcome.commits += done.commits if done is not None else 0
+            except ModakError as error:
+                # Only readers are slower for it; the table is followed as before.
+                log.warning("files of %s were not written anew: %s", table.name, error)
 
     def _everybody_at(self, lsn: int) -> None:
         """The end of a pass: tables with changes get them, and the others follow without a commit."""
         for follower in list(self.followers.values()):
             with self._reported(follower.table):
-                _clear_suspicion(follower)
-        self._flush(lsn)
+                follower.clear_suspicion()
+                self._check_newcomers(follower, lsn)
+                self._tell_columns(follower, lsn)
+        self._flush(lsn, self._as_of)
         for follower in list(self.followers.values()):
             with self._reported(follower.table):
                 self._at_rest(follower, lsn)
         self.outcome.lsn = lsn
+        followed = [follower.table for follower in self.followers.values()]
+        self.outcome.tagged |= Tagging(self.connection, self.opened).tag(followed, lsn)
         failpoint("mirror.before_confirm")
+
+    def _check_newcomers(self, follower: Follower, lsn: int) -> None:
+        if follower.newcomers is None:
+            return
+        with self._job_after_part(follower) as job:
+            stand(job, follower)
+            follower.newcomers.check(job, follower, lsn, self.snapshots, self.cursor)
+        follower.newcomers, follower.had_newcomers = None, True
+
+    def _tell_columns(self, follower: Follower, lsn: int) -> None:
+        shape = self._shapes.get(follower.table.table_id)
+        if shape is not None and columns.untold(self.connection, follower, shape):
+            with self._job_after_part(follower) as job:
+                columns.tell(job, follower, shape, lsn)
 
     def _at_rest(self, follower: Follower, lsn: int) -> None:
         table_id = follower.table.table_id
         if follower.mirror.applied_lsn < lsn:
             with self.connection.transaction():
-                mirrors.follow(self.connection, follower.mirror, lsn)
-        if follower.saw_truncate:
-            mirrors.save_leaves(self.connection, table_id, leaves.read(self.connection, table_id))
+                leadership.check_epoch(self.connection, self.epoch)
+                leadership.check_lock(self.connection, MIRROR_LOCK, "the stream")
+                mirrors.follow(self.connection, follower.mirror, lsn, self._as_of)
+        if follower.saw_truncate or follower.had_newcomers:
+            known = mirrors.get(self.connection, table_id).leaves
+            now = leaves.read(self.connection, table_id) if follower.saw_truncate else []
+            mirrors.save_leaves(self.connection, table_id, leaves.explained(follower.leaves, follower.leaves_before, known, now))
         problems.clear(self.connection, table_id, JOB)
+
+    @contextlib.contextmanager
+    def _job(self, name: Name) -> Iterator[JobContext]:
+        """A failure of the lake's libraries is the table's failure, and not the pump's."""
+        with self.opened(name) as job, lake_failures(f"the mirror of {name}", job.lake.storage):
+            yield job
+
+    @contextlib.contextmanager
+    def _job_after_part(self, follower: Follower) -> Iterator[JobContext]:
+        """When what was collected of the table is in the lake, where nobody sees it yet."""
+        with self._job(follower.table.name) as job:
+            if follower.collapse is not None and follower.collapse.changes:
+                self._apply(job, follower, None)
+            yield job
 
     def _confirm(self, stream: Stream) -> None:
         """The slot may forget what every table has; one that was registered meanwhile counts too."""
@@ -306,8 +381,9 @@ class _Pump:
 
     def _leave(self, table: Registered, error: ModakError) -> None:
         self.followers.pop(table.table_id, None)
-        if isinstance(error, LockNotAvailable):
+        if isinstance(error, LockNotAvailable | LeadershipLost):
             self.outcome.failed[str(table.name)] = str(error)
+            self.waited.add(table.table_id)
             return
         problems.report(self.connection, table.table_id, JOB, error)
         if isinstance(error, CannotFollow | KeyMissing | ValueRefused) or error.retry is Retry.MANUAL:
@@ -315,47 +391,3 @@ class _Pump:
             self.outcome.parked[str(table.name)] = str(error)
         else:
             self.outcome.failed[str(table.name)] = str(error)
-
-    def guard(self) -> None:
-        """WAL that only a failing table keeps is let go at a limit: the disk is everybody's, and the table can be copied anew."""
-        slot = replication.find_slot(self.connection, self.slot)
-        if slot is None or slot.retained_bytes <= self.limits.wal_bytes_max:
-            return
-        for name in self.outcome.failed:
-            table = next(one for one in tables.listing(self.connection) if str(one.name) == name)
-            what = f"it keeps {slot.retained_bytes} bytes of WAL, more than {self.limits.wal_bytes_max}"
-            problems.report(self.connection, table.table_id, JOB, cannot_follow(table, what, code="wal"))
-            mirrors.park(self.connection, table.table_id)
-            self.outcome.parked[name] = what
-
-
-def _clear_suspicion(follower: Follower) -> None:
-    """The pass has seen everything that was committed when it looked at the partitions."""
-    if follower.suspect and not follower.saw_truncate and not (follower.collapse and follower.collapse.truncated):
-        raise cannot_follow(follower.table, follower.suspect, code="partition")
-    follower.suspect = None
-
-
-def _collect(collapse: Collapse, message: Insert | Update | Delete | Truncate) -> None:
-    if isinstance(message, Insert):
-        collapse.insert(message.new)
-    elif isinstance(message, Update):
-        collapse.update(message.new, message.old, is_whole=message.is_whole)
-    elif isinstance(message, Delete):
-        collapse.delete(message.old)
-    else:
-        collapse.truncate()
-
-
-def _check_slot(table: Registered, slot: replication.Slot | None, state: Mirror) -> None:
-    """A slot that is gone, lost or further than the table: its changes are nowhere any more."""
-    if slot is None:
-        raise cannot_follow(
-            table, f"replication slot {table.slot_name} is gone: dropped, or not on this server after a failover", code="slot"
-        )
-    if slot.is_lost:
-        raise cannot_follow(table, f"replication slot {slot.name} lost its WAL (max_slot_wal_keep_size)", code="slot")
-    if slot.confirmed > state.applied_lsn:
-        raise cannot_follow(table, f"replication slot {slot.name} was moved past the table's place in the stream", code="slot")
-    if slot.active:
-        raise LockNotAvailable(f"replication slot {slot.name} is being read by another session", hint="it ends with that session")

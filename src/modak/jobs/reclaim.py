@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from modak.catalog import migrate, problems, tables
+from modak.catalog import migrate, mirrors, problems, tables
 from modak.core import policy
 from modak.core.lag import Lag
 from modak.core.partition import Partition, PartitionState
@@ -116,6 +116,7 @@ def _drop(context: JobContext, period: Period) -> None:
 
     def step() -> None:
         with bounded(context.connection):
+            context.fence()
             for partition in period.partitions:
                 _drop_one(context, partition)
             failpoint("reclaim.in_drop")
@@ -144,6 +145,8 @@ def _drop_one(context: JobContext, partition: Partition) -> None:
         whole = sql.Identifier(parent["schema_name"], parent["table_name"])
         context.connection.execute(sql.SQL("alter table {} detach partition {}").format(whole, identifier(name)))
         context.connection.execute(sql.SQL("drop table {}").format(identifier(name)))
+    if context.table.mode == "mirrored":
+        mirrors.forget_leaf(context.connection, context.table_id, oid)
     tables.set_state(context.connection, context.table_id, oid, PartitionState.DROPPED)
 
 

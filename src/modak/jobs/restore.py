@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from modak.connection import PINNED_SETTINGS
+from modak.connection import PINNED_SETTINGS, UNHURRIED, pinned
 from modak.core.lake_table import LakeColumn
 from modak.core.table import Column
 from modak.scan.sqltext import quoted
@@ -52,9 +52,9 @@ def writing(dsn: str) -> Iterator[Any]:
     """A cursor in one transaction, committed if the block ends well. A dead first attempt is waited for, but not for ever."""
     import adbc_driver_postgresql.dbapi as adbc
 
-    unhurried = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0", "lock_timeout": LOCK_TIMEOUT}
-    with adbc.connect(dsn) as connection, connection.cursor() as cursor:
-        for name, value in {**PINNED_SETTINGS, **unhurried, "application_name": "modak-flush"}.items():
+    with adbc.connect(pinned(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(UNHURRIED)
+        for name, value in {**PINNED_SETTINGS, "lock_timeout": LOCK_TIMEOUT, "application_name": "modak-flush"}.items():
             cursor.execute(f"select set_config('{name}', '{value}', true)")
         yield cursor
         connection.commit()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
 from modak.core.operation import OperationKind, Phase, Resume, resume
 from modak.core.partition import PartitionState
-from modak.errors import CutlineMoved, Refused
+from modak.errors import CommitUnknown, CutlineMoved, ModakError, Refused
 from modak.failpoints import failpoint
+from modak.jobs import expiry, journal
 from modak.jobs.cold_side import finish_untier
 from modak.jobs.context import JobContext
+from modak.jobs.mirroring.alone import is_at_work
 from modak.jobs.publishing.fold import publish_fold
 from modak.jobs.publishing.incoming import publish_incoming
+from modak.jobs.publishing.maintain import publish_maintenance
 from modak.jobs.publishing.mirror import publish_copy, publish_mirror
 from modak.jobs.publishing.retain import publish_retention
 from modak.jobs.publishing.seam import Pinned, Sealed
@@ -26,13 +30,22 @@ from modak.source.locks import bounded, retried
 from modak.source.sessions import lock_holders
 
 
-def resume_all(context: JobContext) -> tuple[str, ...]:
-    """Settle every open operation of the table; returns what was done, for people."""
+def resume_all(context: JobContext, *, sheds: bool = False) -> tuple[str, ...]:
+    """Settle every open operation of the table; returns what was done, for people.
+
+    Partitions that the pump has sealed wait for its next pass, with no job on their table: they are left to it. ``sheds``: it asks itself.
+    """
     done = []
     for operation in operations.open_operations(context.connection, context.table_id):
+        if not sheds and "eligible_lsn" in operation.details and is_at_work(context.connection):
+            continue
         commit = find_commit(context, operation.op_id)
-        adopts = resume(operation.phase, commit is not None) is Resume.ADOPT
-        if operation.kind is OperationKind.TIERING:
+        # What an operation of another server captured cannot be told from what was written here since: see modak.registration.rekey.
+        is_ours = "restored" not in operation.details
+        adopts = resume(operation.phase, commit is not None) is Resume.ADOPT and is_ours
+        if is_ours and operation.details.get("step") == expiry.STEP:
+            done.append(f"{operation.op_id}: finished, {expiry.finish(context, operation)} files of expired snapshots removed")
+        elif operation.kind is OperationKind.TIERING:
             done.append(_adopt(context, operation, commit) if adopts else _given_up(context, operation, abandon))
         elif (flow := _FLOWS.get(operation.kind)) is not None:
             done.append(_adopt_flow(context, operation, commit, flow) if adopts else _given_up(context, operation, flow.abandon))
@@ -43,6 +56,19 @@ def resume_all(context: JobContext) -> tuple[str, ...]:
 def _given_up(context: JobContext, operation: Operation, how: Callable[[JobContext, Operation], None]) -> str:
     how(context, operation)
     return f"{operation.op_id}: abandoned, nothing of it was visible"
+
+
+@contextlib.contextmanager
+def given_up_on_failure(context: JobContext, operation: Operation, how: Callable[[JobContext, Operation], None]) -> Iterator[None]:
+    """A step of an operation that is undone by ``how`` where it fails. A commit that may have happened is left to the next pass, which
+    finds it by its stamp."""
+    try:
+        yield
+    except CommitUnknown:
+        raise
+    except ModakError:
+        how(context, operation)
+        raise
 
 
 def find_commit(context: JobContext, op_id: str) -> Commit | None:
@@ -70,8 +96,7 @@ def _committed(context: JobContext, operation: Operation, commit: Commit | None)
     """The journal may have stopped before it heard of the commit."""
     if operation.phase is not Phase.FLUSHING or commit is None:
         return operation
-    details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-    return operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details)
+    return journal.note_commit(context, operation, commit)
 
 
 @dataclass(frozen=True)
@@ -165,6 +190,7 @@ _FLOWS = {
     OperationKind.RETENTION: _Flow(publish_retention, abandon_fold, (CutlineMoved, Pinned, Refused)),
     OperationKind.LOAD: _INCOMING,
     OperationKind.INGEST: _INCOMING,
+    OperationKind.MAINTENANCE: _Flow(publish_maintenance, abandon_plain, (CutlineMoved,)),
     OperationKind.COPY: _Flow(publish_copy, abandon_plain, (CutlineMoved,)),
     OperationKind.MIRROR: _Flow(publish_mirror, abandon_plain, (CutlineMoved,)),
     # Also a heap that has changed since its partitions were filled.

@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from modak.catalog import migrate, operations, problems, tables
+from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
 from modak.core import policy
 from modak.core.cutline import Cutline
 from modak.core.lag import Lag
-from modak.core.operation import OperationKind, Phase
+from modak.core.operation import OperationKind
 from modak.core.table import Relation
-from modak.errors import ModakError, UsageError
+from modak.errors import UsageError
 from modak.failpoints import failpoint
-from modak.jobs import foreign, resume
+from modak.jobs import foreign, journal, resume
 from modak.jobs.columns import surface_follows
-from modak.jobs.context import JobContext
+from modak.jobs.context import JobContext, reported
 from modak.jobs.fold_tasks import read_keys
 from modak.jobs.publishing.retain import publish_retention
 from modak.jobs.publishing.seam import Pinned, refuse_pinned
@@ -35,7 +35,7 @@ from modak.jobs.tasks import engine_cursor, write_found
 from modak.lake import commits
 from modak.lake.commits import Commit
 from modak.lake.delete_files import Positions
-from modak.scan.positions import positions_of_keys, positions_where
+from modak.scan.positions import key_number, positions_of_keys, positions_where
 from modak.scan.snapshot import DataFile, Field, Snapshot
 from modak.source import heap
 from modak.source.expiring import Expiring
@@ -46,8 +46,6 @@ RETENTION_LINE = "modak.retention-line"
 # Strayed corrections are looked up in this process, which no large lake may keep busy; beyond, tombstones stay for the fold to carry.
 STRAYED_MAX = 100_000
 STRAYED_ROWS_MAX = 100_000_000
-
-_BELOW = {"date": "({value} - DATE '1970-01-01') < ", "timestamp": "epoch_us({value}) < ", "timestamptz": "epoch_us({value}) < "}
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Expired:
 
 def retain(context: JobContext) -> RetainOutcome:
     """Expire what is due now. A failure is written to modak.problems and raised."""
-    with problems.reported(context.connection, context.table_id, JOB):
+    with reported(context, JOB):
         return _retain(context)
 
 
@@ -141,7 +139,7 @@ def _expired(context: JobContext, published: Snapshot, key: Field, line: int) ->
             across.append(file)
     doomed: dict[str, Positions] = {}
     if across:
-        condition = _BELOW.get(key.type, "{value} < ") + str(int(line))
+        condition = f"{key_number(key)} < {int(line)}"
         with engine_cursor(context.lake.storage) as cursor:
             for file in across:
                 doomed |= positions_where(cursor, [file], key, condition)
@@ -159,12 +157,9 @@ def _expire(context: JobContext, relation: Relation, before: Cutline, published:
     }
     operation = operations.start(context.connection, context.table_id, OperationKind.RETENTION, details)
     failpoint("retain.after_journal")
-    try:
+    with resume.given_up_on_failure(context, operation, resume.abandon_fold):
         strayed = _strayed(context, Expiring(context.shape(relation), relation, line), published, expired.kept, operation.op_id)
         operation, commit = _commit(context, operation, expired, _joined(expired.doomed, strayed))
-    except ModakError:
-        resume.abandon_fold(context, operation)
-        raise
     operation = publish_retention(context, operation, commit)
     failpoint("retain.after_publish")
     return RetainOutcome(
@@ -206,17 +201,11 @@ def _commit(
     """One stamped commit; none where the lake holds nothing that goes."""
     if not expired.files and not doomed:
         return operation, None
-    stamps = {
-        commits.OP_ID: operation.op_id,
-        commits.OP_KIND: OperationKind.RETENTION.value,
-        commits.TABLE_ID: str(context.table_id),
-        RETENTION_LINE: str(operation.details["new_retention_line"]),
-    }
+    stamps = journal.stamps(operation, **{RETENTION_LINE: str(operation.details["new_retention_line"])})
     with context.progress.task("Committing to the lake"):
         table = context.lake_table()
         deletes = write_found(context.target(table), operation.op_id, expired.kept, doomed) if doomed else ()
         foreign.refuse_unknown(context, table, frozenset())
         commit = commits.change(table, stamps, deletes=deletes, removed=[file.location for file in expired.files])
     failpoint("retain.after_commit")
-    found = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-    return operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=found), commit
+    return journal.note_commit(context, operation, commit), commit

@@ -5,15 +5,18 @@ No job uses ``sparkContext`` or ``_jvm``: Connect has neither, and what works th
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modak.errors import LakeError, MissingComponent
+from modak.errors import LakeError, LakeFull, MissingComponent
+from modak.lake.failures import is_full
 from modak.lake.storage import Storage, spark_properties
 
 if TYPE_CHECKING:
@@ -21,10 +24,15 @@ if TYPE_CHECKING:
 
 _LOGGING = Path(__file__).parent / "log4j2.properties"
 
+# The end of a Python traceback: what was raised, and its message.
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Full|Refused|Failed|Moved|Unknown): ")
+
 SHARED: Mapping[str, str] = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     # Timestamps cross as microseconds since 1970; any other zone here would shift what a cast to timestamp_ntz yields.
     "spark.sql.session.timeZone": "UTC",
+    # Spark's own pattern does not know Iceberg's words for secrets: what it matches is not shown by SET, the UI and event logs.
+    "spark.redaction.regex": "(?i)secret|passw|token|credential|access[-_.]?key",
 }
 
 
@@ -42,21 +50,28 @@ def is_connect(master: str) -> bool:
     return master.startswith("sc://")
 
 
-def local_conf(machine: Machine) -> dict[str, str]:
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def local_conf(machine: Machine, master: str = "local") -> dict[str, str]:
+    """Settings of the driver. A cluster's executors are elsewhere: they reach the driver by its name, and have folders of their own."""
+    here = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(machine.scratch / "spark-local"),
+    }
     return {
         "spark.jars": ",".join(str(jar) for jar in machine.jars),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": machine.memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile="{_LOGGING.as_uri()}" -Duser.timezone=UTC',
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(machine.scratch / "spark-warehouse"),
-        "spark.local.dir": str(machine.scratch / "spark-local"),
         "spark.sql.shuffle.partitions": str(max(2, (os.cpu_count() or 1) * 2)),
-    }
+    } | (here if is_local(master) else {})
 
 
 def session(master: str, storages: Iterable[Storage], machine: Machine | None = None) -> SparkSession:
@@ -66,12 +81,13 @@ def session(master: str, storages: Iterable[Storage], machine: Machine | None = 
     builder = SparkSession.builder.appName("modak")
     if is_connect(master):
         found = builder.remote(master).getOrCreate()
+        _leave_at_once(found)
     else:
         if machine is None:
             raise MissingComponent("a local Spark session needs Java and jars", hint="this is a mistake in Modak; please report it")
-        _prepare_environment(machine)
+        _prepare_environment(machine, master)
         builder = builder.master(master)
-        for name, value in {**SHARED, **local_conf(machine)}.items():
+        for name, value in {**SHARED, **local_conf(machine, master)}.items():
             builder = builder.config(name, value)
         try:
             # A session of its own on the one context: Spark keeps a loaded catalog under its name for a session's whole life.
@@ -85,6 +101,13 @@ def session(master: str, storages: Iterable[Storage], machine: Machine | None = 
     return found
 
 
+def _leave_at_once(spark: SparkSession) -> None:
+    """PySpark cleans up models when a process ends, and tries for ten minutes if the server is gone. There are no models here."""
+    cleanup = getattr(getattr(spark, "client", None), "_cleanup_ml_cache", None)
+    if cleanup is not None:
+        atexit.unregister(cleanup)
+
+
 @contextlib.contextmanager
 def spark_failures(what: str) -> Iterator[None]:
     """Spark's exceptions, classic or Connect, become ours at this border; the first line says what, the cause keeps the rest."""
@@ -94,8 +117,17 @@ def spark_failures(what: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as cause:
-        first = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
-        raise LakeError(f"{what} failed in Spark: {first.strip()}", hint="nothing was published; the next pass starts over") from cause
+        told, hint = _told(cause), "nothing was published; the next pass starts over"
+        if is_full(cause):
+            raise LakeFull(f"{what} found no room left: {told}", hint=hint) from cause
+        raise LakeError(f"{what} failed in Spark: {told}", hint=hint) from cause
+
+
+def _told(cause: Exception) -> str:
+    """What went wrong: in a task's traceback the last line, else the first one."""
+    lines = [line for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised[-1] if raised else lines[0]).strip()
 
 
 def use_storages(spark: SparkSession, storages: Iterable[Storage]) -> None:
@@ -106,11 +138,13 @@ def use_storages(spark: SparkSession, storages: Iterable[Storage]) -> None:
             spark.conf.set(name, value)
 
 
-def _prepare_environment(machine: Machine) -> None:
+def _prepare_environment(machine: Machine, master: str) -> None:
     """PySpark reads these when it launches the JVM and its Python workers."""
     os.environ["JAVA_HOME"] = str(machine.java_home)
-    # Without it the workers run whatever `python3` the machine has, which need not know our packages.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Without it the workers run whatever `python3` the machine has, which need not know our packages. On a cluster's machines the right
+    # one may have another name, which only whoever set them up knows.
+    if is_local(master) or not os.environ.get("PYSPARK_PYTHON"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # A SPARK_HOME of another Spark would mix versions; pyspark carries its own.
     os.environ.pop("SPARK_HOME", None)

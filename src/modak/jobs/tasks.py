@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from modak.connection import PINNED_SETTINGS, Connection, connect
+from modak.connection import PINNED_SETTINGS, UNHURRIED, Connection, connect, pinned
 from modak.jobs.spark import spark_failures
 from modak.lake.data_files import ROW_GROUP_ROWS, Target
 from modak.lake.delete_files import Doomed, Positions, write_deletes
@@ -92,8 +92,8 @@ def _forget_zip_importers() -> None:
 @contextlib.contextmanager
 def reporting_session(dsn: str) -> Iterator[Connection]:
     """For progress and the gate: a lost report does no harm, and a role's own timeouts are not meant for a wait at the gate."""
-    with connect(dsn, application="modak-flush", autocommit=True) as session:
-        for name, value in {"synchronous_commit": "off", "statement_timeout": "0", "lock_timeout": "0"}.items():
+    with connect(dsn, application="modak-flush", autocommit=True, unhurried=True) as session:
+        for name, value in {"synchronous_commit": "off", "lock_timeout": "0"}.items():
             session.execute("select set_config(%s, %s, false)", [name, value])
         yield session
 
@@ -103,10 +103,11 @@ def copied(dsn: str, snapshot: str, query: str) -> Iterator[Iterator[pa.RecordBa
     """Rows of a query by binary COPY, in the snapshot that every task shares."""
     import adbc_driver_postgresql.dbapi as adbc
 
-    with adbc.connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+    with adbc.connect(pinned(dsn), autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("begin isolation level repeatable read read only")
         cursor.execute(f"set transaction snapshot '{snapshot}'")
-        for name, value in {**PINNED_SETTINGS, "statement_timeout": "0"}.items():
+        cursor.execute(UNHURRIED)
+        for name, value in PINNED_SETTINGS.items():
             cursor.execute(f"select set_config('{name}', '{value}', true)")
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
         cursor.execute(query)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modak.catalog import loads, migrate, operations, problems, tables
+from modak.catalog import loads, migrate, operations, tables
 from modak.catalog.operations import Operation
 from modak.core import bounds, policy
 from modak.core.cutline import Cutline
@@ -19,17 +19,18 @@ from modak.core.lake_table import LakeColumn
 from modak.core.operation import OperationKind, Phase
 from modak.core.partition import Partition, PartitionState
 from modak.core.table import Relation
-from modak.errors import ModakError, Refused, UsageError
+from modak.errors import Refused, UsageError
 from modak.failpoints import failpoint
-from modak.jobs import evolve, foreign, resume
+from modak.jobs import evolve, foreign, journal, resume
 from modak.jobs.columns import surface_follows
-from modak.jobs.context import JobContext
+from modak.jobs.context import JobContext, reported
 from modak.jobs.flush import Flushed, flush
 from modak.jobs.premake import premake
 from modak.jobs.publishing.seam import Sealed
 from modak.jobs.publishing.tier import publish_tiering
 from modak.lake import commits
 from modak.lake.commits import Commit
+from modak.registration import rebuild
 from modak.source import capture, heap
 from modak.source.locks import bounded, retried
 from modak.source.partitions import newest_key
@@ -54,7 +55,7 @@ class TierOutcome:
 
 def tier(context: JobContext, *, upto: int | None = None, foreign_snapshots: str = "refuse") -> TierOutcome:
     """One pass. A failure is written to modak.problems, so that ``status`` shows it, and raised."""
-    with problems.reported(context.connection, context.table_id, JOB):
+    with reported(context, JOB):
         return _pass(context, upto, foreign_snapshots)
 
 
@@ -72,12 +73,9 @@ def _pass(context: JobContext, upto: int | None, foreign_snapshots: str) -> Tier
         return TierOutcome(resumed=finished, premade=made)
     _refuse_staged(context)
     columns = evolve.follow(context, relation)
-    operation, sealed = _seal(context, relation, due, line)
-    try:
+    operation, sealed = seal(context, relation, due, line)
+    with resume.given_up_on_failure(context, operation, resume.abandon):
         operation, commit, flushed = _copy(context, operation, sealed, columns, accepted)
-    except ModakError:
-        resume.abandon(context, operation)
-        raise
     operation = publish_tiering(context, operation, sealed, commit)
     failpoint("tier.after_advance")
     return TierOutcome(
@@ -120,15 +118,20 @@ def _due(context: JobContext, relation: Relation, line: Cutline, upto: int | Non
     table = context.table
     if upto is None and table.tier_lag is None:
         raise UsageError(f"{table.name} has no lag, so nothing is ever due", hint=f"modak policy {table.name} lag=…, or tier --upto KEY")
+    return due_by(context, relation, line, Lag.parse(table.tier_lag, table.key_type) if table.tier_lag is not None else Lag(), upto)
+
+
+def due_by(context: JobContext, relation: Relation, line: Cutline, lag: Lag, upto: int | None = None) -> list[Partition]:
+    """Partitions further behind the newest row than the lag, or up to a key, from T on."""
+    table = context.table
     partitions = tables.partitions(context.connection, table.table_id)
     newest = newest_key(context.connection, relation, table.tier_key_col, table.key_type)
-    lag = Lag.parse(table.tier_lag, table.key_type) if table.tier_lag is not None else Lag()
     due = policy.partitions_due(partitions, line, newest, lag, table.key_type, upto)
     policy.check_contiguous(due, line, partitions, table.key_type)
     return due
 
 
-def _seal(context: JobContext, relation: Relation, due: Sequence[Partition], line: Cutline) -> tuple[Operation, list[Sealed]]:
+def seal(context: JobContext, relation: Relation, due: Sequence[Partition], line: Cutline) -> tuple[Operation, list[Sealed]]:
     """Journal the intention, then put the capture trigger on each partition; the trigger waits for open writers, boundedly."""
     names = {(leaf.name.schema, leaf.name.name): leaf for leaf in bounds.range_leaves(relation)}
     sealed = [Sealed(names[part.schema, part.name].oid, names[part.schema, part.name].name, part.lower, part.upper) for part in due]
@@ -140,13 +143,10 @@ def _seal(context: JobContext, relation: Relation, due: Sequence[Partition], lin
     }
     operation = operations.start(context.connection, context.table_id, OperationKind.TIERING, details)
     failpoint("tier.after_journal")
-    try:
+    with resume.given_up_on_failure(context, operation, resume.abandon):
         capture.define(context.connection, context.shape(relation))
         for partition in sealed:
             _seal_one(context, partition)
-    except ModakError:
-        resume.abandon(context, operation)
-        raise
     failpoint("tier.after_seal")
     return operation, sealed
 
@@ -156,6 +156,7 @@ def _seal_one(context: JobContext, partition: Sealed) -> None:
         with bounded(context.connection):
             tables.set_state(context.connection, context.table_id, partition.oid, PartitionState.SEALING)
             capture.attach(context.connection, context.table_id, partition.name)
+            rebuild.watch_keys_of_partition(context.connection, context.table, partition.name)
             tables.set_state(context.connection, context.table_id, partition.oid, PartitionState.TIERING)
 
     retried(
@@ -178,19 +179,13 @@ def _copy(
     failpoint("tier.after_files")
     if not flushed.files:
         return operation, None, flushed
-    stamps = {
-        commits.OP_ID: operation.op_id,
-        commits.OP_KIND: OperationKind.TIERING.value,
-        commits.TABLE_ID: str(context.table_id),
-        commits.TIER_KEY_HI: str(operation.details["new_tier_key_hi"]),
-    }
+    stamps = journal.stamps(operation, **{commits.TIER_KEY_HI: str(operation.details["new_tier_key_hi"])})
     with context.progress.task("Committing to the lake"):
         table = context.lake_table()
         foreign.refuse_unknown(context, table, accepted)
         commit = commits.append(table, flushed.files, stamps)
     failpoint("tier.after_commit")
-    details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location, "rows": flushed.rows}
-    operation = operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details)
+    operation = journal.note_commit(context, operation, commit, rows=flushed.rows)
     failpoint("tier.before_advance")
     return operation, commit, flushed
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import psycopg
 
-from modak.catalog import migrate, operations, problems, tables
+from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
 from modak.core import bounds, policy
 from modak.core import untier as core
@@ -26,11 +26,11 @@ from modak.core.registration import derived_name
 from modak.core.table import Name, Relation
 from modak.core.tier_key import TierKeyType
 from modak.core.untier import Band, UntierPlan
-from modak.errors import ModakError, Problem, Refused
+from modak.errors import Problem, Refused
 from modak.failpoints import failpoint
 from modak.jobs import fold, resume
 from modak.jobs.cold_side import finish_untier
-from modak.jobs.context import JobContext
+from modak.jobs.context import JobContext, reported
 from modak.jobs.publishing.seam import Pinned, Sealed
 from modak.jobs.publishing.untier import publish_untier
 from modak.jobs.untier_copy import Cold, commit_removal, compare, copy_rows, create_partitions, finish_partitions
@@ -63,7 +63,7 @@ class UntierOutcome:
 
 def untier(context: JobContext, *, key: int | None = None) -> UntierOutcome:
     """Bring back every cold row, or those from ``key`` on. A failure is written to modak.problems and raised."""
-    with problems.reported(context.connection, context.table_id, JOB):
+    with reported(context, JOB):
         return _untier(context, key)
 
 
@@ -126,12 +126,8 @@ def _refuse_strangers(context: JobContext, relation: Relation, plan: UntierPlan,
 def _bring_back(context: JobContext, relation: Relation, plan: UntierPlan, line: Cutline, cold: Cold) -> UntierOutcome:
     operation = _start(context, relation, plan, line)
     failpoint("untier.after_journal")
-    try:
-        with _refusals(context):
-            operation, commit, rows, made = _fill(context, operation, relation, plan, cold)
-    except ModakError:
-        resume.abandon_untier(context, operation)
-        raise
+    with resume.given_up_on_failure(context, operation, resume.abandon_untier), _refusals(context):
+        operation, commit, rows, made = _fill(context, operation, relation, plan, cold)
     try:
         operation = publish_untier(context, operation, commit)
     except Refused:

@@ -15,13 +15,12 @@ from modak.catalog.operations import Operation
 from modak.connection import Connection, connect
 from modak.core import bounds
 from modak.core.cutline import Cutline
-from modak.core.operation import OperationKind, Phase
 from modak.core.table import Name
 from modak.core.tier_key import KEY_MAX, KEY_MIN
 from modak.core.untier import UntierPlan
 from modak.errors import Refused
 from modak.failpoints import failpoint
-from modak.jobs import foreign
+from modak.jobs import foreign, journal
 from modak.jobs.compare import Comparison, Difference
 from modak.jobs.context import JobContext
 from modak.jobs.pace import Pace
@@ -132,7 +131,7 @@ def copy_rows(context: JobContext, operation: Operation, staging: Staging, plan:
 
 def _spread(context: JobContext, task: UntierTask) -> list[Returned]:
     job = Spread(context.spark, task.run, task.count, "untier")
-    with context.progress.task("Copying rows back") as bar, connect(context.dsn, autocommit=True) as watcher:
+    with context.progress.task("Copying rows back") as bar, connect(context.dsn, autocommit=True, unhurried=True) as watcher:
         done, pace = 0, Pace(watcher, task.op_id, job.wait)
         while not pace.turn():
             now = operations.rows_done(watcher, task.op_id)
@@ -179,9 +178,8 @@ def rounds(context: JobContext, staging: Staging, spans: Sequence[tuple[int, int
 @contextlib.contextmanager
 def _steady(dsn: str) -> Iterator[Connection]:
     """One snapshot for the whole round: what it notes is what it carries over."""
-    with connect(dsn, application="modak-flush") as session:
+    with connect(dsn, application="modak-flush", unhurried=True) as session:
         session.execute("set transaction isolation level repeatable read")
-        session.execute("set local statement_timeout = 0")
         yield session
 
 
@@ -223,16 +221,10 @@ def commit_removal(
     removed = [file.location for file in cold.whole_from(line)]
     if not deletes and not removed:
         return operation, None
-    stamps = {
-        commits.OP_ID: operation.op_id,
-        commits.OP_KIND: OperationKind.UNTIER.value,
-        commits.TABLE_ID: str(context.table_id),
-        commits.TIER_KEY_HI: str(line),
-    }
+    stamps = journal.stamps(operation, **{commits.TIER_KEY_HI: str(line)})
     with context.progress.task("Committing to the lake"):
         table = context.lake_table()
         foreign.refuse_unknown(context, table, frozenset())
         commit = commits.change(table, stamps, deletes=deletes, removed=removed)
     failpoint("untier.after_commit")
-    details = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-    return operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=details), commit
+    return journal.note_commit(context, operation, commit), commit

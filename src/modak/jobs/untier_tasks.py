@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -57,7 +57,7 @@ class Returned:
 class UntierTask:
     """Everything the tasks of one untier need; goes to the executors as it is. Numbers are copies first, then straddling files."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     op_id: str
     staging: str
     columns: tuple[Restored, ...]

@@ -31,13 +31,16 @@ from modak.sqlfiles import trusted
 
 @dataclass(frozen=True)
 class Verified:
-    """What was looked at and what was found. ``repaired`` counts differences that the delta now corrects."""
+    """What was looked at and what was found. ``repaired`` counts differences that the delta now corrects.
+
+    ``drift_bytes``: of a mirror, how much WAL the lake was behind by."""
 
     partitions: int = 0
     rows: int = 0
     differences: tuple[Difference, ...] = ()
     truncated: bool = False
     repaired: int = 0
+    drift_bytes: int | None = None
 
 
 def verify(context: JobContext, *, repair: bool = False) -> Verified:

@@ -6,6 +6,7 @@ if the table moved since it was loaded, nothing happens, because what was found 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,18 +23,24 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import UpdateTableMetadata
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 
-from modak.errors import LakeError, Retry
+from modak.errors import CommitUnknown, LakeError, Retry
 from modak.lake.calendar import use_long_calendar
+from modak.lake.failures import is_lakes, lake_failure
 
 use_long_calendar()
 
 # The column of a delete file that names data files.
 FILE_PATH_FIELD = 2147483546
 POSITION_FIELD = 2147483545
+
+
+# The catalog may need a moment to come back, or to finish what it was doing when the answer got lost.
+_LOOKS_SECONDS = (0.0, 0.5, 2.0)
 
 
 class LakeMoved(LakeError):
@@ -58,18 +65,76 @@ def commit_change(
     added: Sequence[DataFile] = (),
     deletes: Sequence[PositionDeletes] = (),
     removed: Collection[str] = (),
-) -> None:
-    """``removed`` names data files; deletes that speak of one of them alone go with it."""
-    transaction = table.transaction()
-    change = _Change(transaction, stamps, deletes, frozenset(removed))
+    restored: Sequence[ManifestEntry] = (),
+    is_rewrite: bool = False,
+) -> int:
+    """``removed`` names data and delete files; deletes that speak of a removed data file alone go with it.
+
+    ``restored`` are entries that an earlier commit removed, data and deletes. They come back with the numbers they had, so that deletes
+    concern the same files as before. ``is_rewrite``: the rows are the same as before, which readers of changes want to know. Returns the
+    snapshot's id.
+    """
+    transaction = Steady(table)
+    change = Change(transaction, stamps, deletes, frozenset(removed), restored, is_rewrite=is_rewrite)
     for file in added:
         change.append_data_file(file)
+    return carry_out(change, table)
+
+
+class Steady(Transaction):
+    """PyIceberg works out the metadata anew whenever it is asked for them, snapshot by snapshot; they change with a step only."""
+
+    _kept: tuple[int, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._kept is None or self._kept[0] != len(self._updates):
+            self._kept = len(self._updates), super().table_metadata
+        return self._kept[1]
+
+
+def carry_out(change: Change, table: Table) -> int:
+    """LakeMoved, and nothing left behind, where another commit came first. Returns the snapshot's id."""
+    name = ".".join(table.name())
     try:
         change.commit()
-        transaction.commit_transaction()
-    except CommitFailedException as cause:
-        change._clean_all_uncommitted()
-        raise LakeMoved("the lake table moved while files were being committed", hint="the next pass looks at what came") from cause
+    except Exception as cause:
+        if not is_lakes(cause):
+            raise
+        raise lake_failure(f"the manifests of {name}", cause) from cause
+    try:
+        change._transaction.commit_transaction()
+    except Exception as cause:
+        if not is_lakes(cause):
+            raise
+        # Also after a conflict: something on the way to the catalog may have sent the request twice, and the second one lost to the first.
+        if _landed(table, change._snapshot_id, name, cause):
+            return change._snapshot_id
+        if isinstance(cause, CommitFailedException):
+            change._clean_all_uncommitted()
+            raise LakeMoved("the lake table moved while files were being committed", hint="the next pass looks at what came") from cause
+        raise lake_failure(f"a commit to {name}", cause) from cause
+    return change._snapshot_id
+
+
+def _landed(table: Table, snapshot_id: int, name: str, cause: Exception) -> bool:
+    """Whether the commit is there, after an answer that got lost or says nothing.
+
+    One that is not there may still arrive. It carries the stamp of an operation that was given up then, and the next pass takes it out.
+    """
+    for seconds in _LOOKS_SECONDS:
+        time.sleep(seconds)
+        try:
+            table.refresh()
+        except Exception as failure:
+            if not is_lakes(failure):
+                raise
+            continue
+        return table.metadata.snapshot_by_id(snapshot_id) is not None
+    raise CommitUnknown(
+        f"whether a commit to {name} happened is not known: {type(cause).__name__}",
+        hint="the catalog cannot be asked; once it answers, the next pass finds the commit by its stamp and goes on from there",
+    ) from cause
 
 
 class _DeletesWriter(ManifestWriterV2):
@@ -83,31 +148,52 @@ class _DeletesWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-class _Change(_FastAppendFiles):
+class Change(_FastAppendFiles):
     def __init__(
-        self, transaction: Transaction, stamps: Mapping[str, str], deletes: Sequence[PositionDeletes], removed: frozenset[str]
+        self,
+        transaction: Transaction,
+        stamps: Mapping[str, str],
+        deletes: Sequence[PositionDeletes] = (),
+        removed: frozenset[str] = frozenset(),
+        restored: Sequence[ManifestEntry] = (),
+        *,
+        is_rewrite: bool = False,
     ) -> None:
         operation = Operation.APPEND
         if removed:
-            operation = Operation.OVERWRITE if deletes else Operation.DELETE
-        elif deletes:
+            operation = Operation.OVERWRITE if deletes or restored else Operation.DELETE
+        elif deletes or restored:
             operation = Operation.OVERWRITE
         super().__init__(operation=operation, transaction=transaction, io=transaction._table.io, snapshot_properties=dict(stamps))
         self._deletes = tuple(deletes)
         self._removed = removed
+        self._restored = tuple(restored)
+        self._is_rewrite = is_rewrite
 
     def commit(self) -> None:
         # Not registered for PyIceberg's retries, which would build over a stranger's commit.
         UpdateTableMetadata.commit(self)
 
     def _manifests(self) -> list[ManifestFile]:
-        return [*self._write_deletes(), *super()._manifests()]
+        return [*self._write_deletes(), *self._write_restored(), *super()._manifests()]
 
     def _write_deletes(self) -> Iterator[ManifestFile]:
         for spec_id in sorted({one.spec_id for one in self._deletes}):
-            with self._writer(self.spec(spec_id), ManifestContent.DELETES) as writer:
+            with self.writer(self.spec(spec_id), ManifestContent.DELETES) as writer:
                 for file in [one.file for one in self._deletes if one.spec_id == spec_id]:
                     writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file))
+            yield writer.to_manifest_file()
+
+    def _write_restored(self) -> Iterator[ManifestFile]:
+        def kind(entry: ManifestEntry) -> tuple[int, ManifestContent]:
+            is_data = entry.data_file.content == DataFileContent.DATA
+            return entry.data_file.spec_id, ManifestContent.DATA if is_data else ManifestContent.DELETES
+
+        for spec_id, content in sorted({kind(entry) for entry in self._restored}):
+            with self.writer(self.spec(spec_id), content) as writer:
+                for entry in self._restored:
+                    if kind(entry) == (spec_id, content):
+                        writer.add(entry)
             yield writer.to_manifest_file()
 
     def _existing_manifests(self) -> list[ManifestFile]:
@@ -121,7 +207,7 @@ class _Change(_FastAppendFiles):
         gone = [entry for entry in entries if self._goes(entry.data_file)]
         if not gone:
             return manifest
-        with self._writer(self.spec(manifest.partition_spec_id), manifest.content) as writer:
+        with self.writer(self.spec(manifest.partition_spec_id), manifest.content) as writer:
             for entry in entries:
                 if self._goes(entry.data_file):
                     writer.delete(entry)
@@ -133,20 +219,22 @@ class _Change(_FastAppendFiles):
     def _goes(self, file: DataFile) -> bool:
         if file.content == DataFileContent.DATA:
             return file.file_path in self._removed
-        return target_of(file) in self._removed
+        return file.file_path in self._removed or target_of(file) in self._removed
 
-    def _writer(self, spec: PartitionSpec, content: ManifestContent) -> ManifestWriter:
+    def writer(self, spec: PartitionSpec, content: ManifestContent) -> ManifestWriter:
         if content == ManifestContent.DATA:
             return self.new_manifest_writer(spec)
         return _DeletesWriter(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
 
     def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - PyIceberg's own default
         data = self._added_data_files
-        self._added_data_files = [*data, *(one.file for one in self._deletes)]
+        self._added_data_files = [*data, *(one.file for one in self._deletes), *(entry.data_file for entry in self._restored)]
         try:
-            return super()._summary(snapshot_properties)
+            summary = super()._summary(snapshot_properties)
         finally:
             self._added_data_files = data
+        # PyIceberg counts for other operations only; the figures are the same.
+        return Summary(Operation.REPLACE, **summary.additional_properties) if self._is_rewrite else summary
 
 
 def target_of(deletes: DataFile) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -40,7 +40,7 @@ class Commit:
         return self.stamps.get(OP_ID)
 
 
-def _stamps(snapshot: Snapshot) -> dict[str, str]:
+def stamps_of(snapshot: Snapshot) -> dict[str, str]:
     found: Mapping[str, Any] = snapshot.summary.additional_properties if snapshot.summary else {}
     return {name: str(value) for name, value in found.items()}
 
@@ -66,7 +66,7 @@ def _commit(table: Table, snapshot: Snapshot) -> Commit:
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
         metadata_location=_metadata_of(table, snapshot.snapshot_id),
-        stamps=_stamps(snapshot),
+        stamps=stamps_of(snapshot),
         timestamp_ms=snapshot.timestamp_ms,
         operation=snapshot.summary.operation.value if snapshot.summary else "unknown",
     )
@@ -99,13 +99,20 @@ def change(
     added: Sequence[DataFile] = (),
     deletes: Sequence[PositionDeletes] = (),
     removed: Collection[str] = (),
+    restored: Sequence[ManifestEntry] = (),
+    is_rewrite: bool = False,
 ) -> Commit:
-    """Like ``append``, with rows deleted by position and data files taken out by name."""
-    commit_change(table, stamps, added=added, deletes=deletes, removed=removed)
-    current = table.current_snapshot()
-    if current is None:
+    """Like ``append``, with rows deleted by position, files taken out by name, and files that were taken out before put back."""
+    made = commit_change(table, stamps, added=added, deletes=deletes, removed=removed, restored=restored, is_rewrite=is_rewrite)
+    return made_commit(table, made)
+
+
+def made_commit(table: Table, snapshot_id: int) -> Commit:
+    """The commit that was made just now."""
+    made = table.snapshot_by_id(snapshot_id)
+    if made is None:
         raise LakeError("the commit left no snapshot behind")
-    return _commit(table, current)
+    return _commit(table, made)
 
 
 def roll_back(table: Table, snapshot_id: int | None) -> None:

@@ -31,6 +31,8 @@ from modak.lake.statistics import file_statistics
 
 ROW_GROUP_ROWS = 100_000
 OPEN_FILES_MAX = 64
+# The one number that a registered table is partitioned by, or the values of any partition spec.
+Partition = int | Record | None
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Target:
     """Everything a task needs to write for a table; crosses to executors as plain text."""
 
     metadata_json: str
-    io_properties: Mapping[str, str]
+    io_properties: Mapping[str, str] = field(repr=False)
     tier_key: str
     primary_key: tuple[str, ...]
     layout: str
@@ -50,7 +52,7 @@ class Target:
 @dataclass
 class _OpenFile:
     path: str
-    partition: int | None
+    partition: Partition
     stream: Any
     writer: pq.ParquetWriter
     rows: int = 0
@@ -63,8 +65,9 @@ class Writer:
 
     target: Target
     prefix: str
+    size_max: int | None = None
     finished: list[DataFile] = field(default_factory=list)
-    _open: OrderedDict[int | None, _OpenFile] = field(default_factory=OrderedDict)
+    _open: OrderedDict[Partition, _OpenFile] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         self._metadata = self.target.metadata()
@@ -74,7 +77,7 @@ class Writer:
         self.arrow_schema = schema_to_pyarrow(self._file_schema)
         self.names = [column.name for column in schema.fields]
         self._io: FileIO = load_file_io(dict(self.target.io_properties), self._metadata.location)
-        self._size_max = int(self._metadata.properties.get("write.target-file-size-bytes", 128 * 1024 * 1024))
+        self._size_max = self.size_max or int(self._metadata.properties.get("write.target-file-size-bytes", 128 * 1024 * 1024))
 
     def write(self, rows: pa.Table) -> None:
         """Rows with the lake's columns in the lake's order; any order of rows."""
@@ -97,7 +100,7 @@ class Writer:
         sortable = [name for name in columns if not isinstance(table.schema.field(name).type, pa.BaseExtensionType)]
         return table.sort_by([(name, "ascending") for name in sortable])
 
-    def _parts(self, table: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+    def _parts(self, table: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
         """Runs of rows of one lake partition; sorted rows make each partition one run."""
         if self.target.layout == "none":
             yield None, table
@@ -111,7 +114,7 @@ class Writer:
     def _tier_index(self) -> int:
         return self.names.index(self.target.tier_key)
 
-    def _append(self, partition: int | None, rows: pa.Table) -> None:
+    def _append(self, partition: Partition, rows: pa.Table) -> None:
         file = self._open.pop(partition, None) or self._start(partition)
         file.writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         file.rows += rows.num_rows
@@ -123,8 +126,11 @@ class Writer:
         elif len(self._open) > OPEN_FILES_MAX:
             self._finish(next(iter(self._open)))
 
-    def _start(self, partition: int | None) -> _OpenFile:
-        folder = "" if partition is None else f"part={partition}/"
+    def _folder(self, partition: Partition) -> str:
+        return "" if partition is None else f"part={partition}/"
+
+    def _start(self, partition: Partition) -> _OpenFile:
+        folder = self._folder(partition)
         path = f"{self._metadata.location.rstrip('/')}/data/{folder}{self.prefix}-{uuid.uuid4().hex[:12]}.parquet"
         blooms = {self.arrow_schema.names[self.names.index(name)]: {"ndv": ROW_GROUP_ROWS, "fpp": 0.01} for name in self.target.primary_key}
         stream = self._io.new_output(path).create(overwrite=False)
@@ -145,7 +151,7 @@ class Writer:
         """Columns worth a dictionary: texts. Numbers and times mostly outgrow one, after all the work; zstd makes less of them without."""
         return [field.name for field in self.arrow_schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
 
-    def _finish(self, partition: int | None) -> None:
+    def _finish(self, partition: Partition) -> None:
         file = self._open.pop(partition)
         file.writer.close()
         # The writer does not own the stream it was given; unclosed, its last bytes and its length are not there yet.
@@ -183,12 +189,12 @@ def _footer(io: FileIO, path: str) -> tuple[pq.FileMetaData, int]:
         return pq.read_metadata(stream), len(written)
 
 
-def _data_file(path: str, size: int, statistics: Mapping[str, Any], partition: int | None, metadata: TableMetadata) -> DataFile:
+def _data_file(path: str, size: int, statistics: Mapping[str, Any], partition: Partition, metadata: TableMetadata) -> DataFile:
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record() if partition is None else Record(partition),
+        partition=partition if isinstance(partition, Record) else Record() if partition is None else Record(partition),
         file_size_in_bytes=size,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,

@@ -40,9 +40,12 @@ class Doomed:
 
 
 def write_deletes(metadata_json: str, io_properties: Mapping[str, str], prefix: str, doomed: Doomed) -> PositionDeletes:
+    return write_deletes_at(TableMetadataUtil.parse_raw(metadata_json).location, io_properties, prefix, doomed)
+
+
+def write_deletes_at(location: str, io_properties: Mapping[str, str], prefix: str, doomed: Doomed) -> PositionDeletes:
     """The delete file, invisible until it is committed; its name carries the operation."""
-    location = TableMetadataUtil.parse_raw(metadata_json).location.rstrip("/")
-    path = f"{location}/data/{prefix}-{uuid.uuid4().hex[:12]}-deletes.parquet"
+    path = f"{location.rstrip('/')}/data/{prefix}-{uuid.uuid4().hex[:12]}-deletes.parquet"
     io = load_file_io(dict(io_properties), path)
     positions = np.unique(doomed.positions)
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), dtype=np.int32)), pa.array([doomed.location])).cast(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from pyiceberg import types
@@ -13,8 +12,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
-from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import (
     DayTransform,
     HourTransform,
@@ -26,9 +26,13 @@ from pyiceberg.transforms import (
 )
 
 from modak.core.lake_table import LakeTable
-from modak.errors import LakeError, LakeTableExists
+from modak.errors import Refused
+from modak.lake.failures import failures
+from modak.lake.places import owns_its_folder, remove_files
 from modak.lake.port import LakePointer
 from modak.lake.storage import Storage, pyiceberg_properties
+
+log = logging.getLogger("modak.lake")
 
 _TYPES: dict[str, types.IcebergType] = {
     "boolean": types.BooleanType(),
@@ -37,25 +41,28 @@ _TYPES: dict[str, types.IcebergType] = {
     "float": types.FloatType(),
     "double": types.DoubleType(),
     "date": types.DateType(),
+    "time": types.TimeType(),
     "timestamp": types.TimestampType(),
     "timestamptz": types.TimestamptzType(),
     "string": types.StringType(),
     "uuid": types.UUIDType(),
     "binary": types.BinaryType(),
 }
-_TIME_TRANSFORMS: dict[str, Transform[Any, Any]] = {
+TIME_TRANSFORMS: dict[str, Transform[Any, Any]] = {
     "hour": HourTransform(),
     "day": DayTransform(),
     "month": MonthTransform(),
     "year": YearTransform(),
 }
-_FIRST_PARTITION_FIELD = 1000
+FIRST_PARTITION_FIELD = 1000
 
 
 def iceberg_type(name: str) -> types.IcebergType:
     if name.startswith("decimal("):
         digits, scale = name.removeprefix("decimal(").rstrip(")").split(",")
         return types.DecimalType(int(digits), int(scale))
+    if name.startswith("fixed["):
+        return types.FixedType(int(name.removeprefix("fixed[").rstrip("]")))
     return _TYPES[name]
 
 
@@ -74,13 +81,13 @@ def iceberg_schema(table: LakeTable) -> Schema:
 def partition_spec(table: LakeTable, schema: Schema) -> PartitionSpec:
     if table.layout == "none":
         return UNPARTITIONED_PARTITION_SPEC
-    transform = _TIME_TRANSFORMS.get(table.layout) or TruncateTransform(int(table.layout))
-    suffix = table.layout if table.layout in _TIME_TRANSFORMS else "band"
+    transform = TIME_TRANSFORMS.get(table.layout) or TruncateTransform(int(table.layout))
+    suffix = table.layout if table.layout in TIME_TRANSFORMS else "band"
     taken = {field.name.lower() for field in schema.fields}
     name = f"{table.tier_key}_{suffix}"
     while name.lower() in taken:
         name += "_"
-    return PartitionSpec(PartitionField(schema.find_field(table.tier_key).field_id, _FIRST_PARTITION_FIELD, transform, name))
+    return PartitionSpec(PartitionField(schema.find_field(table.tier_key).field_id, FIRST_PARTITION_FIELD, transform, name))
 
 
 def sort_order(table: LakeTable, schema: Schema) -> SortOrder:
@@ -105,27 +112,37 @@ class IcebergLake:
 
     def create(self, table: LakeTable) -> LakePointer:
         schema = iceberg_schema(table)
-        namespace, name = _identifier(table.ref)
-        with failures(table.ref, self.storage):
+        order = sort_order(table, schema)
+        return _pointer(table.ref, self.make(table.ref, schema, partition_spec(table, schema), dict(table.properties), order))
+
+    def make(
+        self, ref: str, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str], order: SortOrder = UNSORTED_SORT_ORDER
+    ) -> Table:
+        """A new table, in a folder of its own; TableAlreadyExistsError becomes LakeTableExists."""
+        with failures(ref, self.storage):
             # Asked first, because a create that loses leaves its metadata file behind.
-            if self.catalog.table_exists((namespace, name)):
-                raise TableAlreadyExistsError(table.ref)
+            if self.catalog.table_exists(_identifier(ref)):
+                raise TableAlreadyExistsError(ref)
             with contextlib.suppress(NamespaceAlreadyExistsError):
-                self.catalog.create_namespace(namespace)
-            created = self.catalog.create_table(
-                (namespace, name),
+                self.catalog.create_namespace(_identifier(ref)[0])
+            return self.catalog.create_table(
+                _identifier(ref),
                 schema,
-                location=self.storage.new_location(table.ref) if self.storage.catalog == "jdbc" else None,
-                partition_spec=partition_spec(table, schema),
-                sort_order=sort_order(table, schema),
-                properties=dict(table.properties),
+                location=self.storage.new_location(ref) if not self.storage.is_rest else None,
+                partition_spec=spec,
+                sort_order=order,
+                properties=dict(properties),
             )
-        return _pointer(table.ref, created)
 
     def find(self, ref: str) -> LakePointer | None:
+        table = self.find_table(ref)
+        return _pointer(ref, table) if table is not None else None
+
+    def find_table(self, ref: str) -> Table | None:
+        """Like ``load``, where the table need not be there."""
         with failures(ref, self.storage):
             try:
-                return _pointer(ref, self.catalog.load_table(_identifier(ref)))
+                return self.catalog.load_table(_identifier(ref))
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
 
@@ -139,10 +156,25 @@ class IcebergLake:
                         found.append(pointer)
         return found
 
+    def refs(self, namespace: str) -> list[str]:
+        """The tables of a namespace; none where there is no such namespace."""
+        with failures(f"the tables of {namespace}", self.storage):
+            try:
+                return sorted(".".join(identifier) for identifier in self.catalog.list_tables(namespace))
+            except NoSuchNamespaceError:
+                return []
+
     def load(self, ref: str) -> Table:
         """The table itself, for commits and schema changes."""
         with failures(ref, self.storage):
             return self.catalog.load_table(_identifier(ref))
+
+    def load_at(self, ref: str, location: str) -> Table:
+        """The table as one of its metadata files has it, whatever the catalog points to by now."""
+        with failures(ref, self.storage):
+            io = self.catalog._load_file_io(location=location)
+            metadata = FromInputFile.table_metadata(io.new_input(location))
+            return Table(_identifier(ref), metadata, location, self.catalog._load_file_io(metadata.properties, location), self.catalog)
 
     def drop(self, ref: str, *, purge: bool) -> None:
         with failures(ref, self.storage):
@@ -153,8 +185,31 @@ class IcebergLake:
             if not purge:
                 self.catalog.drop_table(_identifier(ref))
                 return
-            self.catalog.purge_table(_identifier(ref))
-            _remove_folder(table.location())
+            if self.storage.is_rest:
+                # It looks after its own files.
+                self.catalog.purge_table(_identifier(ref))
+                return
+            # Not by what the metadata names: another table may stand on the same files. What is in the table's own folder is its own.
+            owns = owns_its_folder(table, self.storage)
+            self.catalog.drop_table(_identifier(ref))
+            if owns:
+                remove_files(table, self.storage)
+            else:
+                log.warning("the files of lake table %s stay: other tables' are in its folder %s", ref, table.location())
+
+    def check_purge(self, ref: str) -> None:
+        """Before somebody is promised that a table's files go. A REST catalog decides by itself."""
+        table = self.find_table(ref) if not self.storage.is_rest else None
+        if table is None:
+            return
+        with failures(ref, self.storage):
+            owns = owns_its_folder(table, self.storage)
+        if not owns:
+            raise Refused(
+                f"the files of lake table {ref} cannot be removed: other tables' are in its folder",
+                hint="drop it without purge; nothing was changed",
+                location=table.location(),
+            )
 
 
 def _identifier(ref: str) -> tuple[str, str]:
@@ -177,26 +232,3 @@ def _pointer(ref: str, table: Table) -> LakePointer:
         total_rows=int(summary["total-records"]) if "total-records" in summary else None,
         total_bytes=int(summary["total-files-size"]) if "total-files-size" in summary else None,
     )
-
-
-def _remove_folder(location: str) -> None:
-    """Object stores have no folders; on a disk the emptied one would stay behind."""
-    if location.startswith("file:"):
-        shutil.rmtree(Path("/" + location.removeprefix("file:").lstrip("/")), ignore_errors=True)
-
-
-@contextlib.contextmanager
-def failures(what: str, storage: Storage) -> Iterator[None]:
-    """PyIceberg's many exceptions have no common base; at this border they become ours."""
-    try:
-        yield
-    except TableAlreadyExistsError as cause:
-        raise LakeTableExists(f"lake table {what} exists already", hint="choose another name with --lake-table") from cause
-    except LakeError:
-        raise
-    except Exception as cause:
-        raise LakeError(
-            f"the lake failed on {what}: {type(cause).__name__}: {cause}".splitlines()[0],
-            hint="check MODAK_CATALOG, MODAK_WAREHOUSE and the storage profile's credentials",
-            warehouse=storage.warehouse,
-        ) from cause

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +42,15 @@ def files_below(folder: str, io_properties: Mapping[str, str]) -> Iterator[Liste
     for info in filesystem.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True)):
         if info.is_file:
             yield Listed(prefix + info.path, info.size, info.mtime.replace(tzinfo=UTC) if info.mtime is not None else None)
+
+
+def remove_below(folder: str, io_properties: Mapping[str, str]) -> None:
+    """Everything in a folder of the lake, and on a disk the folder itself; object stores have none."""
+    _, filesystem, path = _opened(folder, io_properties)
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        shutil.rmtree(path, ignore_errors=True)
+    elif filesystem.get_file_info(path).type != pafs.FileType.NotFound:
+        filesystem.delete_dir(path)
 
 
 def _local(place: str, suffix: str) -> Iterator[Listed]:

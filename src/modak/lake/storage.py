@@ -1,4 +1,4 @@
-"""Where a storage profile's lake is, said the way Spark and PyIceberg each want to hear it.
+"""Where a storage profile's lake is, said the way Spark and PyIceberg each want to hear it; DuckDB's way is in ``modak.scan.engine``.
 
 One profile is one Iceberg catalog name in both. The default profile takes everything from the environment; a named one overrides the
 warehouse and non-secret settings, and names a credential set of the environment.
@@ -7,8 +7,9 @@ warehouse and non-secret settings, and names a credential set of the environment
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -17,10 +18,16 @@ from psycopg import conninfo
 
 from modak.core.profile import Profile
 from modak.errors import MissingComponent, UsageError
+from modak.lake import s3
 
 # The Iceberg JDBC catalog keeps its tables in a schema of its own, out of the user's way.
 CATALOG_SCHEMA = "modak_lake"
 DEFAULT_PROFILE = "default"
+JDBC = "jdbc"
+_REST_IMPLEMENTATION = "modak.lake.rest.BoundedRestCatalog"
+_CONNECT_SECONDS = "10"
+# Not for a folder's name: what means something in a URI or a path.
+_STRANGE = re.compile(r"[/?#%\\\x00-\x1f]|^\.+")
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,28 @@ class Storage:
         return f"Storage({self.catalog_name!r}, {self.warehouse!r}, {self.catalog!r})"
 
     @property
-    def is_local(self) -> bool:
-        return self.warehouse.startswith("file:")
+    def is_rest(self) -> bool:
+        return self.catalog != JDBC
+
+    @property
+    def is_remote(self) -> bool:
+        """Files are in an object store. A REST catalog decides by itself where; that it needs a store's settings tells."""
+        return s3.is_s3(self.warehouse) or (self.is_rest and any(name.startswith("s3.") for name in self.config))
+
+    @property
+    def scope(self) -> str:
+        """Below this, files are reached by these credentials, and by no others of a longer scope."""
+        return self.warehouse.rstrip("/") + "/" if s3.is_s3(self.warehouse) else "s3://"
+
+    @property
+    def secrets(self) -> list[str]:
+        """What no message may show."""
+        password = conninfo.conninfo_to_dict(self.dsn).get("password")
+        return s3.secrets_of({**self.config, "password": str(password or "")})
 
     def new_location(self, ref: str) -> str:
         """A folder that no other table has: databases and profiles may share a warehouse, and a purge removes the whole folder."""
-        namespace, table = ref.split(".", 1)
+        namespace, table = (_STRANGE.sub("_", part) for part in ref.split(".", 1))
         return f"{self.warehouse.rstrip('/')}/{namespace}/{table}-{uuid.uuid4().hex[:12]}"
 
 
@@ -56,21 +79,41 @@ def catalog_name(profile: str) -> str:
     return f"modak_{profile.replace('-', '_')}_{hashlib.sha256(profile.encode()).hexdigest()[:8]}"
 
 
-def resolve(profile: Profile, *, dsn: str, catalog: str, warehouse: str, credentials: Mapping[str, Mapping[str, str]]) -> Storage:
+def resolve(
+    profile: Profile,
+    *,
+    dsn: str,
+    catalog: str,
+    warehouse: str | None,
+    folder: str,
+    credentials: Mapping[str, Mapping[str, str]],
+    stored: Callable[[], Mapping[str, str]] = dict,
+) -> Storage:
+    """``warehouse`` is the environment's; without one of its own, and without a REST catalog that has one, the files go to ``folder``.
+
+    ``stored`` gives what modak.set_storage_secret was given. It is asked for the default profile only, where the environment says nothing.
+    """
     config = dict(profile.lake_config)
-    if profile.credential_ref is not None:
-        if profile.credential_ref not in credentials:
-            raise MissingComponent(
-                f"storage profile {profile.name} wants the credentials {profile.credential_ref}, and this process has none of that name",
-                hint=f"set MODAK_CREDENTIALS_{profile.credential_ref} to key=value,key=value",
-            )
-        config |= dict(credentials[profile.credential_ref])
+    named = credentials.get(profile.credential_ref) if profile.credential_ref else None
+    if named is not None:
+        config |= dict(named)
+    elif profile.is_default and (profile.credential_ref or s3.is_s3(profile.warehouse or warehouse or "") or "s3.endpoint" in config):
+        named = stored()
+        config |= named
+    if profile.credential_ref is not None and not named:
+        raise MissingComponent(
+            f"storage profile {profile.name} wants the credentials {profile.credential_ref}, and this process has none of that name",
+            hint=f"set MODAK_CREDENTIALS_{profile.credential_ref} to key=value,key=value",
+        )
+    catalog = config.pop("catalog", catalog)
+    given = profile.warehouse or warehouse
     return Storage(
         catalog_name=catalog_name(profile.name),
-        warehouse=warehouse_uri(profile.warehouse or warehouse),
-        catalog=config.pop("catalog", catalog),
+        # What a REST catalog calls a warehouse need not be a place: it goes there as it was given, or not at all.
+        warehouse=warehouse_uri(given or folder) if catalog == JDBC else given or "",
+        catalog=catalog,
         dsn=dsn,
-        config=config,
+        config=s3.completed(config),
     )
 
 
@@ -81,28 +124,37 @@ def warehouse_uri(text: str) -> str:
     return f"file://{Path(text).absolute()}"
 
 
+def io_properties(storage: Storage) -> dict[str, str]:
+    """For PyIceberg's file access alone: what tasks that write files are given."""
+    return s3.for_pyiceberg(s3.file_access(storage.config))
+
+
 def pyiceberg_properties(storage: Storage) -> dict[str, str]:
-    if storage.catalog != "jdbc":
-        return {"type": "rest", "uri": storage.catalog, "warehouse": storage.warehouse, **storage.config}
-    return {"type": "sql", "uri": sqlalchemy_url(storage.dsn), "warehouse": storage.warehouse, **storage.config}
+    own = s3.for_pyiceberg(storage.config)
+    if storage.is_rest:
+        named = {"warehouse": storage.warehouse} if storage.warehouse else {}
+        return {"py-catalog-impl": _REST_IMPLEMENTATION, "uri": storage.catalog, **named, **own}
+    # Looked at before it is used: after a restart of Postgres the pool's connections are dead.
+    return {"type": "sql", "uri": sqlalchemy_url(storage.dsn), "pool_pre_ping": "true", "warehouse": storage.warehouse, **own}
 
 
 def spark_properties(storage: Storage) -> dict[str, str]:
     """Spark configuration of this catalog. Spark must not cache tables: PyIceberg and other engines commit too."""
     prefix = f"spark.sql.catalog.{storage.catalog_name}"
-    shared = {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.warehouse": storage.warehouse,
-        f"{prefix}.cache-enabled": "false",
-    }
-    own = {f"{prefix}.{name}": value for name, value in storage.config.items()}
-    if storage.catalog != "jdbc":
-        return shared | {f"{prefix}.type": "rest", f"{prefix}.uri": storage.catalog} | own
-    url, user, password = jdbc_url(storage.dsn, schema=CATALOG_SCHEMA)
-    jdbc = {f"{prefix}.type": "jdbc", f"{prefix}.uri": url, f"{prefix}.jdbc.schema-version": "V1", f"{prefix}.jdbc.user": user}
-    if password:
-        jdbc[f"{prefix}.jdbc.password"] = password
-    return shared | jdbc | own
+    shared = {prefix: "org.apache.iceberg.spark.SparkCatalog", f"{prefix}.cache-enabled": "false"}
+    if storage.warehouse:
+        shared[f"{prefix}.warehouse"] = storage.warehouse
+    own = s3.for_spark(storage.config) if storage.is_remote else dict(storage.config)
+    if storage.is_rest:
+        seconds = {"connection": s3.CONNECT_SECONDS, "socket": s3.ANSWER_SECONDS}
+        bounds = {f"rest.client.{name}-timeout-ms": str(value * 1000) for name, value in seconds.items()}
+        catalog = {"type": "rest", "uri": storage.catalog, **bounds}
+    else:
+        url, user, password = jdbc_url(storage.dsn, schema=CATALOG_SCHEMA)
+        catalog = {"type": "jdbc", "uri": url, "jdbc.schema-version": "V1", "jdbc.user": user}
+        catalog |= {"jdbc.password": password} if password else {}
+        catalog |= {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"} if storage.is_remote else {}
+    return shared | {f"{prefix}.{name}": value for name, value in {**catalog, **own}.items()}
 
 
 def _parts(dsn: str) -> dict[str, str]:
@@ -115,6 +167,7 @@ def _parts(dsn: str) -> dict[str, str]:
 def sqlalchemy_url(dsn: str) -> str:
     """The DSN for SQLAlchemy with psycopg, pinned to the catalog's schema."""
     parts = _parts(dsn)
+    parts.setdefault("connect_timeout", _CONNECT_SECONDS)
     parts["options"] = f"{parts.get('options', '')} -c search_path={CATALOG_SCHEMA}".strip()
     return "postgresql+psycopg://?" + urlencode(parts)
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from modak.core.tier_key import MICROSECONDS_PER_DAY, civil_to_days
 from modak.errors import ValueRefused
 
-_MOMENT = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?)?( BC)?")
+_MOMENT = re.compile(
+    r"(\d{4,7})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?)?(?P<era> BC)?"
+)
 _FULL_MASK = {False: b"/32", True: b"/128"}
 
 Values = Sequence[bytes | None]
@@ -27,14 +28,16 @@ def arrow_column(values: Values, iceberg: str, pg_base: str, name: str) -> pa.Ar
     if iceberg == "string":
         return pa.array(_text(values, pg_base), pa.binary()).cast(pa.string())
     try:
-        if iceberg.startswith("decimal("):
-            return _decimals(values, iceberg)
-        return _PARSERS[iceberg](values)
+        return _parsed(values, iceberg)
     except (pa.ArrowInvalid, ValueError, OverflowError) as cause:
         bad = _first_bad(values, iceberg)
         raise ValueRefused(
             f"column {name} holds a value that the lake's {iceberg} cannot", hint="correct the row, then run `modak resync`", value=bad
         ) from cause
+
+
+def _parsed(values: Values, iceberg: str) -> pa.Array:
+    return _decimals(values, iceberg) if iceberg.startswith("decimal(") else _PARSERS[iceberg](values)
 
 
 def _text(values: Values, pg_base: str) -> Values:
@@ -71,13 +74,21 @@ def _dates(values: Values) -> pa.Array:
 
 def _moments(values: Values) -> pa.Array:
     try:
-        return pc.replace_substring_regex(_strings(values), r"\+00$", "").cast(pa.timestamp("us"))
+        return _strings(values).cast(pa.timestamp("us"))
     except pa.ArrowInvalid:
-        return pa.array([None if value is None else _microseconds(value) for value in values], pa.int64()).cast(pa.timestamp("us"))
+        return _one_by_one(values).cast(pa.timestamp("us"))
 
 
 def _zoned_moments(values: Values) -> pa.Array:
-    return _moments(values).cast(pa.int64()).cast(pa.timestamp("us", "UTC"))
+    """With the offset of the session's zone, which had seconds before there were railways."""
+    try:
+        return _strings(values).cast(pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        return _one_by_one(values).cast(pa.timestamp("us", "UTC"))
+
+
+def _one_by_one(values: Values) -> pa.Array:
+    return pa.array([None if value is None else _microseconds(value) for value in values], pa.int64())
 
 
 def _microseconds(value: bytes) -> int:
@@ -85,11 +96,12 @@ def _microseconds(value: bytes) -> int:
     match = _MOMENT.fullmatch(value.decode())
     if match is None:
         raise ValueError(value)
-    year = 1 - int(match[1]) if match[8] else int(match[1])
+    year = 1 - int(match[1]) if match["era"] else int(match[1])
     moment = civil_to_days(year, int(match[2]), int(match[3])) * MICROSECONDS_PER_DAY
     if match[4]:
         moment += (int(match[4]) * 3600 + int(match[5]) * 60 + int(match[6])) * 1_000_000 + int((match[7] or "0").ljust(6, "0"))
-    return moment
+    east = sum(int(match[place] or 0) * unit for place, unit in ((9, 3600), (10, 60), (11, 1))) * 1_000_000
+    return moment + east if match[8] == "-" else moment - east
 
 
 def _uuids(values: Values) -> pa.Array:
@@ -123,7 +135,7 @@ def _first_bad(values: Values, iceberg: str) -> Any:
         if value is None:
             continue
         try:
-            _decimals([value], iceberg) if iceberg.startswith("decimal(") else _PARSERS[iceberg]([value])
+            _parsed([value], iceberg)
         except (pa.ArrowInvalid, ValueError, OverflowError, KeyError):
             return value.decode(errors="replace")[:100]
     return None

@@ -22,8 +22,9 @@ from modak.connection import Connection
 from modak.core.lake_table import LakeColumn, lake_columns
 from modak.errors import Refused
 from modak.lake.data_files import Target, Writer
-from modak.lake.iceberg import IcebergLake, failures, iceberg_type
-from modak.lake.storage import Storage, pyiceberg_properties
+from modak.lake.failures import failures
+from modak.lake.iceberg import IcebergLake, iceberg_type
+from modak.lake.storage import Storage, io_properties
 from modak.load.statements import Statements
 from modak.load.table import LoadTable
 
@@ -88,7 +89,7 @@ def open_spool(table: LoadTable, source: Storage | Callable[[str], Storage], lab
     if {one.name: one.field_type for one in fields} != {name: _iceberg(column) for name, column in by_name.items()}:
         return None
     return Spool(
-        Target(lake.metadata.model_dump_json(), pyiceberg_properties(storage), table.tier_key, table.key, registered.layout),
+        Target(lake.metadata.model_dump_json(), io_properties(storage), table.tier_key, table.key, registered.layout),
         storage,
         tuple(by_name[one.name] for one in fields),
         f"{PREFIX}{hashlib.sha256(label.encode()).hexdigest()[:12]}-{uuid.uuid4().hex[:8]}",

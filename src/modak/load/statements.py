@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from modak.core.lake_table import LakeColumn, lake_columns
+from modak.core.table import Name
 from modak.core.tier_key import TierKeyType
 from modak.load.table import SQL, LoadTable
 from modak.source.expressions import canonical_key, encoded_key, is_finite, raw, reference, row_image
@@ -62,7 +63,8 @@ class Statements:
             "stage": self.stage,
             "heap": identifier(table.registered.heap),
             "view": identifier(table.registered.view),
-            "delta": identifier(delta_name(table.table_id)),
+            # A mirror whose heap is complete has no corrections, and nothing of it is cold.
+            "delta": identifier(delta_name(table.table_id) if table.registered.has_seam else Name("modak", "delta")),
             "table_id": sql.Literal(table.table_id),
             "hot": raw(f"{tier_key} >= {self._line}"),
             "cold": raw(f"{tier_key} < {self._line}"),

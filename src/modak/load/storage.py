@@ -17,7 +17,14 @@ def lake_storage(dsn: str, settings: Settings | None = None) -> Callable[[str], 
 
     def storage(profile: str) -> Storage:
         with connect(dsn) as connection:
-            found = profiles.get(connection, profile)
-        return resolve(found, dsn=dsn, catalog=chosen.catalog, warehouse=chosen.warehouse_root, credentials=chosen.credentials)
+            return resolve(
+                profiles.get(connection, profile),
+                dsn=dsn,
+                catalog=chosen.catalog,
+                warehouse=chosen.warehouse,
+                folder=chosen.warehouse_folder,
+                credentials=chosen.credentials,
+                stored=lambda: profiles.stored_credentials(connection),
+            )
 
     return storage

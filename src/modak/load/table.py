@@ -97,8 +97,6 @@ def find(connection: Connection, name: Name) -> Registered:
 def read(connection: Connection, name: Name) -> LoadTable:
     """What loads have to know of a table, or why it cannot be loaded."""
     registered = find(connection, name)
-    if registered.mode != "tiered":
-        raise Refused(f"{name} is mirrored, and mirrored tables cannot be loaded yet", hint="write to it with plain SQL")
     columns = columns_of(connection, registered.table_id)
     always = [column.name for column in columns if column.generated or column.identity == "a"]
     fixed = [name for name in always if name in (*registered.primary_key_cols, registered.tier_key_col)]

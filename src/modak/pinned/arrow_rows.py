@@ -18,7 +18,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
-from modak.connection import PINNED_SETTINGS
+from modak.connection import PINNED_SETTINGS, UNHURRIED, pinned
 from modak.errors import ModakError, UsageError, ValueRefused
 from modak.lake.data_files import conform
 from modak.lake.iceberg import iceberg_type
@@ -168,10 +168,11 @@ def _session(dsn: str, snapshot: str) -> Iterator[Any]:
     """A transaction in the shared snapshot, whose text output is the one every session of ours has."""
     import adbc_driver_postgresql.dbapi as adbc
 
-    settings = {**PINNED_SETTINGS, "statement_timeout": "0", "lock_timeout": LOCK_TIMEOUT, "application_name": "modak-pinned-read"}
-    with adbc.connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+    settings = {**PINNED_SETTINGS, "lock_timeout": LOCK_TIMEOUT, "application_name": "modak-pinned-read"}
+    with adbc.connect(pinned(dsn), autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("begin isolation level repeatable read read only")
         cursor.execute(f"set transaction snapshot '{snapshot}'")
+        cursor.execute(UNHURRIED)
         for name, value in settings.items():
             cursor.execute(f"select set_config('{name}', '{value}', true)")
         yield cursor

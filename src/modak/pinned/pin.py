@@ -80,7 +80,13 @@ def release(connection: Connection, pin_id: int) -> None:
 @contextlib.contextmanager
 def held(dsn: str, connection: Connection, table_id: int, ttl: str = TTL) -> Iterator[Pin]:
     """A pin for the length of the block, however the block ends."""
-    taken = pin(connection, table_id, ttl)
+    with kept(dsn, connection, pin(connection, table_id, ttl), ttl) as taken:
+        yield taken
+
+
+@contextlib.contextmanager
+def kept(dsn: str, connection: Connection, taken: Pin, ttl: str = TTL) -> Iterator[Pin]:
+    """Renew a pin that is taken already, and let go of it at the end of the block."""
     renewal = _Renewal(dsn, taken, ttl)
     try:
         yield taken

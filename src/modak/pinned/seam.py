@@ -41,10 +41,6 @@ LOCK_TIMEOUT = "10s"
 # Beyond this it does not matter how many corrections there are.
 DELTA_ROWS_COUNTED_MAX = 100_000
 
-_UNHURRIED = """
-select set_config(name, '0', false) from pg_catalog.pg_settings
- where name in ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')
-"""
 _SHOWN = """
 select a.attname::text as name from pg_catalog.pg_attribute a
   join pg_catalog.pg_class c on c.oid = a.attrelid
@@ -147,8 +143,7 @@ def _refusals() -> Iterator[None]:
 @contextlib.contextmanager
 def _reading(dsn: str) -> Iterator[Connection]:
     """A session whose one transaction may stand open and idle for as long as other sessions read under its snapshot."""
-    with connect(dsn, application="modak-pinned-read", autocommit=True) as connection:
-        connection.execute(_UNHURRIED)
+    with connect(dsn, application="modak-pinned-read", autocommit=True, unhurried=True) as connection:
         connection.execute("select set_config('lock_timeout', %s, false)", [LOCK_TIMEOUT])
         connection.execute("begin isolation level repeatable read, read only")
         try:

@@ -16,7 +16,7 @@ from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core.table import Name, Relation
 from modak.errors import Problem, Refused
-from modak.source import replication
+from modak.source import published, replication
 from modak.source.relation import SQL, find_by_oid
 from modak.source.spill import identifier
 
@@ -32,7 +32,11 @@ def slot_name(database_id: int) -> str:
 
 
 def refuse_if_impossible(connection: Connection, relation: Relation, key: Sequence[str]) -> None:
-    problems = [*_server_problems(connection), *_identity_problems(connection, relation, key)]
+    problems = [
+        *_server_problems(connection),
+        *_publication_problems(connection, relation, key),
+        *_identity_problems(connection, relation, key),
+    ]
     if problems:
         raise Refused(f"{relation.name} cannot be mirrored", problems, hint="nothing was changed")
 
@@ -54,6 +58,16 @@ def _server_problems(connection: Connection) -> list[Problem]:
         what = f"{row['free_slots']} replication slots are free, and mirroring needs {needed}"
         found.append(Problem("slots", what, "raise max_replication_slots, or drop slots that nobody uses"))
     return found
+
+
+def _publication_problems(connection: Connection, relation: Relation, key: Sequence[str]) -> list[Problem]:
+    """A publication of that name which is there already must tell of everything."""
+    found = published.read(connection, PUBLICATION, relation.oid, key)
+    problems = found.option_problems()
+    if found.has_filter or found.has_columns:
+        what = f"publication {PUBLICATION} has the table with a row filter or a list of columns"
+        problems.append(Problem("publication", what, f"alter publication {PUBLICATION} drop table {relation.name}"))
+    return problems
 
 
 def _identity_problems(connection: Connection, relation: Relation, key: Sequence[str]) -> list[Problem]:
@@ -87,6 +101,28 @@ def publish(connection: Connection, relation: Relation) -> tuple[str, str]:
     return PUBLICATION, slot_name(row["database_id"])
 
 
+def mend(connection: Connection, table: Registered, relation: Relation) -> None:
+    """Before a new copy: put right what keeps changes out of the stream, or their keys."""
+    found = published.read(connection, table.publication_name or PUBLICATION, table.table_id, table.primary_key_cols)
+    name, heap = sql.Identifier(found.publication), identifier(relation.name)
+    try:
+        with connection.transaction():
+            if found.option_problems():
+                options = sql.SQL("publish = {}, publish_via_partition_root = true").format(sql.Literal(published.EVERYTHING))
+                connection.execute(sql.SQL("alter publication {} set ({})").format(name, options))
+            if found.has_filter or found.has_columns:
+                connection.execute(sql.SQL("alter publication {} drop table {}").format(name, heap))
+            publish(connection, relation)
+            if found.other_identity is not None:
+                identify(connection, relation, table.primary_key_cols)
+    except psycopg.errors.InsufficientPrivilege as cause:
+        raise Refused(
+            f"{table.name} cannot be followed from a copy on",
+            found.problems(table.primary_key_cols),
+            hint="the owner of the publication and of the table can put that right; then run the command again",
+        ) from cause
+
+
 def identify(connection: Connection, relation: Relation, key: Sequence[str]) -> list[dict[str, Any]]:
     """See to it that updates and deletes name their row; returns what was there before, for unregister."""
     index = _identity_index(connection, relation, key)
@@ -117,7 +153,7 @@ def changes(table: Registered) -> list[str]:
     return found
 
 
-def restore(connection: Connection, table: Registered, heap: Name | None) -> list[Name]:
+def restore(connection: Connection, table: Registered, heap: Name | None) -> None:
     """Take the table out of the publication, and give it the replica identity back that it had."""
     there = connection.execute(SQL.query("find_publication"), {"name": table.publication_name, "oid": table.table_id}).fetchone()
     if heap is not None and there is not None and there["has_table"]:
@@ -127,7 +163,6 @@ def restore(connection: Connection, table: Registered, heap: Name | None) -> lis
         name_now = find_by_oid(connection, before["oid"])
         if name_now is not None:
             _set_identity(connection, name_now, before["identity"], before["index"])
-    return []
 
 
 def clean_up(connection: Connection, table: Registered) -> None:

@@ -12,8 +12,10 @@ from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core.lag import Lag
 from modak.core.lake_table import layout
+from modak.core.maintenance import Upkeep
 from modak.core.registration import Options
 from modak.errors import ModakError, Problem, Refused, UsageError
+from modak.registration import seam
 
 # policy key → column. Everything else about a table is structure: unregister and register again.
 LAGS = {
@@ -22,7 +24,7 @@ LAGS = {
     "lake_retention": "lake_retention_lag",
     "heap_retention": "heap_retention_lag",
 }
-OTHERS = ("premake", "enabled", "keep_heap")
+OTHERS = ("premake", "enabled", "keep_heap", "hybrid", "wal_limit")
 MAINTENANCE = "maintenance."
 
 
@@ -57,11 +59,14 @@ def change(connection: Connection, table: Registered, wanted: Mapping[str, str])
     problems += _conflicts(table, changes)
     if problems:
         raise Refused(f"the policy of {table.name} was not changed", problems)
+    if changes.get("heap_retention_lag") is not None and not table.has_seam:
+        table = seam.add(connection, table, changes["heap_retention_lag"])
     return tables.update_policy(connection, table, **changes)
 
 
 def _set(maintenance: dict[str, Any], key: str, value: str) -> None:
     if value:
+        Upkeep.of({key: value})
         maintenance[key] = value
     else:
         maintenance.pop(key, None)
@@ -80,8 +85,25 @@ def _truth(text: str) -> bool:
     return words[text.lower()]
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {"premake": _whole_number, "enabled": _truth, "keep_heap": _truth}
-_DEFAULTS: dict[str, Any] = {"premake": 0, "enabled": True, "keep_heap": False}
+def _size(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})\s*(kB|MB|GB|TB)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"{text!r} is not a size", hint="bytes, or a number with kB, MB, GB or TB; 0 for no limit")
+    units = {"": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
+    size = int(found[1]) * units[(found[2] or "").lower()]
+    if size > 2**62:
+        raise UsageError(f"{text!r} is more than any disk has")
+    return size
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "premake": _whole_number,
+    "enabled": _truth,
+    "keep_heap": _truth,
+    "hybrid": _truth,
+    "wal_limit": _size,
+}
+_DEFAULTS: dict[str, Any] = {"premake": 0, "enabled": True, "keep_heap": False, "hybrid": False, "wal_limit": None}
 
 
 def _conflicts(table: Registered, changes: Mapping[str, Any]) -> list[Problem]:
@@ -101,6 +123,10 @@ def _conflicts(table: Registered, changes: Mapping[str, Any]) -> list[Problem]:
             problems.append(Problem("option", "lake_retention is for tiered tables"))
     if after["heap_retention_lag"] is not None and table.mode != "mirrored":
         problems.append(Problem("option", "heap_retention is for mirrored tables", "use lag"))
+    if after["hybrid"] and (table.mode != "mirrored" or table.has_seam or after["heap_retention_lag"] is not None):
+        problems.append(Problem("option", "hybrid is for mirrored tables that shed nothing", "others are read from both tiers anyway"))
+    if after["wal_limit"] is not None and table.mode != "mirrored":
+        problems.append(Problem("option", "wal_limit is for mirrored tables"))
     if after["keep_heap"] and after["reclaim_lag"] is not None:
         problems.append(Problem("option", "keep_heap never reclaims, so reclaim_lag has no meaning"))
     if "keep_heap" in changes and changes["keep_heap"] != table.keep_heap:
@@ -132,6 +158,8 @@ def apply_options(connection: Connection, table: Registered, options: Options, *
     wanted = {key: getattr(options, key) for key in LAGS if getattr(options, key) is not None}
     if options.premake:
         wanted["premake"] = str(options.premake)
+    if options.hybrid:
+        wanted["hybrid"] = "true"
     return change(connection, table, wanted) if wanted else table
 
 

@@ -17,11 +17,12 @@ from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core.columns import ColumnChanges, renamed
 from modak.core.lake_table import Shape, lake_columns
+from modak.core.partition import PartitionState
 from modak.core.table import Column, Dependent, Name, Relation
 from modak.core.tier_key import KEY_MIN
 from modak.errors import Problem, Refused
 from modak.registration import surface
-from modak.source import capture, cold, images, spill
+from modak.source import capture, cold, images, keys, spill
 from modak.source.expressions import raw
 from modak.source.relation import SQL, columns_of, dependents, describe
 from modak.source.spill import identifier
@@ -52,6 +53,31 @@ def rebuild(connection: Connection, table: Registered, relation: Relation, *, fo
     tables.save_cold_side(connection, table.table_id, build=number, bound=table.cold_bound)
     spill.define(connection, shape)
     capture.define(connection, shape)
+    _attach(connection, table, relation)
+
+
+def watch_keys(connection: Connection, table: Registered, spill: Name) -> None:
+    checks, replaces = table.check_cold_keys, table.tier_key_col not in table.primary_key_cols
+    keys.attach(connection, table.table_id, spill, keys.ON_SPILL, replaces=replaces, checks=checks)
+
+
+def watch_keys_of_partition(connection: Connection, table: Registered, partition: Name) -> None:
+    """A partition that is about to be cold. Its own unique index sees to a key that holds the tier key, unless the lake is to be asked."""
+    checks, replaces = table.check_cold_keys, table.tier_key_col not in table.primary_key_cols
+    if checks or replaces:
+        keys.attach(connection, table.table_id, partition, keys.ON_PARTITION, replaces=replaces, checks=checks)
+
+
+def _attach(connection: Connection, table: Registered, relation: Relation) -> None:
+    """Triggers as this release has them, where an earlier one put its own."""
+    for name in spills(table, relation):
+        spill.attach(connection, table.table_id, name)
+        watch_keys(connection, table, name)
+    standing = {leaf.name for leaf in relation.leaves}
+    copies = (Name(part.schema, part.name) for part in tables.partitions(connection, table.table_id) if part.state is PartitionState.TIERED)
+    for name in copies:
+        if name in standing:
+            watch_keys_of_partition(connection, table, name)
 
 
 def follow_names(connection: Connection, table: Registered, changes: ColumnChanges) -> Registered:

@@ -25,8 +25,8 @@ from modak.errors import LakeError, LockNotAvailable, Problem, Refused
 from modak.failpoints import failpoint
 from modak.lake.port import Lake, LakePointer
 from modak.progress import SILENT, Progress
-from modak.registration import mirroring, surface
-from modak.source import keys, spill
+from modak.registration import mirroring, rebuild, surface
+from modak.source import spill
 from modak.source.expressions import encoded_key
 from modak.source.relation import describe
 from modak.source.spill import identifier
@@ -58,6 +58,11 @@ class Plan:
     @property
     def view(self) -> Name:
         return Name(self.relation.name.schema, view_name(self.relation, self.options.surface))
+
+    @property
+    def lowest(self) -> int:
+        """Where T stands before anything left the heap."""
+        return bounds.lowest(self.relation, self.key_type) if self.options.has_seam else KEY_MIN
 
     @property
     def lake_ref(self) -> str:
@@ -208,12 +213,12 @@ def _change_postgres(connection: Connection, plan: Plan, pointer: LakePointer, p
         with connection.transaction():
             connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
             # A mirrored table changes for nobody: its readers and writers pass.
-            mode = "share update exclusive" if is_mirrored(plan) else "access exclusive"
+            mode = "access exclusive" if plan.options.has_seam else "share update exclusive"
             connection.execute(sql.SQL("lock table {} in {} mode").format(identifier(relation.name), trusted(mode)))
             locked = _look_again(connection, plan)
             failpoint("register.after_lock")
             registered = (
-                _change_mirrored(connection, locked, profile) if is_mirrored(plan) else _change_relations(connection, locked, profile)
+                _change_mirrored(connection, locked, profile) if is_mirrored(plan) else change_relations(connection, locked, profile)
             )
             failpoint("register.after_ddl")
             _write_catalog(connection, locked, registered, pointer)
@@ -241,7 +246,7 @@ def _look_again(connection: Connection, plan: Plan) -> Plan:
     return now
 
 
-def _change_relations(connection: Connection, plan: Plan, profile: str) -> Registered:
+def change_relations(connection: Connection, plan: Plan, profile: str) -> Registered:
     relation, options = plan.relation, plan.options
     nullable = [column.name for column in relation.columns if column.name in plan.decision.primary_key and not column.not_null]
     for column in nullable:
@@ -257,10 +262,11 @@ def _change_relations(connection: Connection, plan: Plan, profile: str) -> Regis
     surface.redefine(connection, definitions)
     spills = [(plan.heap if parent == relation.name else parent, name) for parent, name in spill.spill_names(connection, relation)]
     spill.create(connection, relation, spills, shape)
-    for _, name in spills:
-        keys.attach(connection, shape.table_id, name, inserts=options.check_cold_keys)
     original = {"set_not_null": nullable, "spills": [[name.schema, name.name] for _, name in spills]}
-    return _registered(plan, profile, original)
+    registered = _registered(plan, profile, original)
+    for _, name in spills:
+        rebuild.watch_keys(connection, registered, name)
+    return registered
 
 
 def is_mirrored(plan: Plan) -> bool:
@@ -268,10 +274,15 @@ def is_mirrored(plan: Plan) -> bool:
 
 
 def _change_mirrored(connection: Connection, plan: Plan, profile: str) -> Registered:
-    """The table stays as it is, but for what its stream has to say of a row: a mirror has no view and no spill."""
+    """The table stays as it is, but for what its stream has to say of a row: a mirror has no view and no spill. One that is to shed
+    partitions has both, from the beginning."""
     mirroring.refuse_if_impossible(connection, plan.relation, plan.decision.primary_key)
     publication, slot = mirroring.publish(connection, plan.relation)
     identities = mirroring.identify(connection, plan.relation, plan.decision.primary_key)
+    if plan.options.has_seam:
+        found = change_relations(connection, plan, profile)
+        original = {**found.original, "identities": identities}
+        return replace(found, publication_name=publication, slot_name=slot, original=original)
     found = _registered(plan, profile, {"identities": identities})
     return replace(found, publication_name=publication, slot_name=slot, view_name=plan.heap.name, cold_build=0, cold_bound=KEY_MIN)
 
@@ -300,22 +311,26 @@ def _registered(plan: Plan, profile: str, original: dict[str, object]) -> Regist
         keep_heap=options.keep_heap,
         check_cold_keys=options.check_cold_keys,
         premake=options.premake,
+        hybrid=options.hybrid,
         original=original,
         cold_build=surface.FIRST_BUILD,
-        cold_bound=KEY_MIN if is_mirrored(plan) else bounds.lowest(relation, plan.key_type),
+        cold_bound=plan.lowest,
     )
 
 
 def _write_catalog(connection: Connection, plan: Plan, registered: Registered, pointer: LakePointer) -> None:
-    lowest = KEY_MIN if is_mirrored(plan) else bounds.lowest(plan.relation, plan.key_type)
-    tables.insert(connection, registered, tier_key_hi=lowest, lake_props={"metadata_location": pointer.metadata_location})
+    tables.insert(connection, registered, tier_key_hi=plan.lowest, lake_props={"metadata_location": pointer.metadata_location})
     # From the first moment, so that a column that is renamed before the first pass is not taken for a new one.
     fields = dict(zip(pointer.columns, pointer.field_ids, strict=True))
     known = {column.number: fields[column.name] for column in plan.relation.columns}
     tables.save_lake_columns(connection, registered.table_id, known)
     if is_mirrored(plan):
         mirrors.insert(connection, registered.table_id)
-        return
+    if plan.options.has_seam:
+        record_partitions(connection, plan)
+
+
+def record_partitions(connection: Connection, plan: Plan) -> None:
     leaves = bounds.range_leaves(plan.relation)
     found = [(leaf.oid, leaf.name, *bounds.parse_range(leaf.bound, plan.key_type)) for leaf in leaves]
-    tables.record_partitions(connection, registered.table_id, found)
+    tables.record_partitions(connection, plan.relation.oid, found)

@@ -32,7 +32,8 @@ def _entry(table: tables.Registered) -> dict[str, Any]:
         "tier_key": table.tier_key_col,
         "primary_key": list(table.primary_key_cols),
         "mode": table.mode,
-        "surface": table.surface,
+        # A mirror that sheds nothing any more is registered as one that never did.
+        "surface": "heap" if table.mode == "mirrored" and table.heap_retention_lag is None else table.surface,
         "width": None if table.layout == "none" and not table.key_type.is_time else table.layout,
         "keep_heap": table.keep_heap,
         "check_cold_keys": table.check_cold_keys,
@@ -78,6 +79,7 @@ def load(connection: Connection, lake_of: Callable[[Profile], Lake], entry: dict
             check_cold_keys=entry.get("check_cold_keys", False),
             text_columns=tuple(entry["as_text"]),
             lake_table=entry["lake_table"],
+            heap_retention=entry["policy"].get("heap_retention") if entry["mode"] == "mirrored" else None,
         )
         registered = register(connection, lake_of(profile), name, options, profile=profile.name, progress=progress)
     policy.change(connection, known or registered, entry["policy"])

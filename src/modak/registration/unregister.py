@@ -14,8 +14,8 @@ from modak.connection import Connection
 from modak.core.table import Dependent, Name
 from modak.errors import LockNotAvailable, Problem, Refused
 from modak.failpoints import failpoint
-from modak.lake.port import Lake
-from modak.registration import mirroring, surface
+from modak.lake.iceberg import IcebergLake
+from modak.registration import mirroring, ownership, surface
 from modak.registration.register import CATALOG_STAMP, LOCK_TIMEOUT_MS, TABLE_STAMP, read_catalog_id
 from modak.source import capture, spill
 from modak.source.relation import SQL, dependents, describe, find_by_oid
@@ -34,8 +34,10 @@ class Outcome:
     spills: tuple[Name, ...] = ()
 
 
-def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_lake: bool) -> Outcome:
+def unregister(connection: Connection, lake: IcebergLake, table: Registered, *, drop_lake: bool) -> Outcome:
     """The catalog goes first and the lake after it: a crash in between leaves files, never a table without its lake."""
+    if drop_lake:
+        ownership.check(connection, lake, table, claim=False)
     pointer = lake.find(table.lake_table_ref)
     try:
         with connection.transaction():
@@ -45,9 +47,10 @@ def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_la
             if heap is not None:
                 connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(heap)))
             _refuse_if_busy(connection, table, drop_lake)
+            kept: list[Name] = []
             if table.mode == "mirrored":
-                kept = mirroring.restore(connection, table, heap)
-            else:
+                mirroring.restore(connection, table, heap)
+            if table.has_seam:
                 kept = _restore(connection, table, heap) if heap is not None else spill.remove(connection, table.table_id, ())
                 surface.remove(connection, table.table_id, table.cold_build)
             tables.delete(connection, table.table_id)
@@ -65,14 +68,16 @@ def unregister(connection: Connection, lake: Lake, table: Registered, *, drop_la
         mirroring.clean_up(connection, table)
     if drop_lake:
         lake.drop(table.lake_table_ref, purge=True)
-    return Outcome(table.name, True, drop_lake, table.lake_table_ref, (pointer.total_rows or 0) if pointer else 0, tuple(kept))
+    cold_rows = (pointer.total_rows or 0) if pointer and table.has_seam else 0
+    return Outcome(table.name, True, drop_lake, table.lake_table_ref, cold_rows, tuple(kept))
 
 
-def drop_forgotten_lake(connection: Connection, lake: Lake, name: Name) -> Outcome:
+def drop_forgotten_lake(connection: Connection, lake: IcebergLake, name: Name) -> Outcome:
     """``unregister --drop-lake`` of a table that is gone from the catalog: the lake table it left behind, if it is ours."""
     owned = {table.lake_table_ref for table in tables.listing(connection)}
     for pointer in lake.search({TABLE_STAMP: str(name), CATALOG_STAMP: read_catalog_id(connection)}):
         if pointer.ref not in owned:
+            ownership.check_forgotten(connection, lake, pointer)
             lake.drop(pointer.ref, purge=True)
             return Outcome(name, False, True, pointer.ref, pointer.total_rows or 0)
     return Outcome(name, False)

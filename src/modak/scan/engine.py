@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import duckdb
 
-from modak.errors import MissingComponent, UsageError
+from modak.errors import LakeError, MissingComponent, UsageError
+from modak.lake.s3 import ANSWER_SECONDS, ATTEMPTS, without
 from modak.scan.paths import readable
 from modak.scan.sqltext import quoted, string
 
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
 Cursor = duckdb.DuckDBPyConnection
 
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+# A store that is down is found out within seconds, not minutes: whoever reads holds a connection of Postgres meanwhile.
+_HTTP_BOUNDS = {
+    "http_timeout": str(ANSWER_SECONDS),
+    "http_retries": str(ATTEMPTS - 1),
+    "http_retry_wait_ms": "200",
+    "http_retry_backoff": "3",
+}
 _SECRET_KEYS = {"s3.access-key-id": "KEY_ID", "s3.secret-access-key": "SECRET", "s3.session-token": "SESSION_TOKEN"}
+_CREDENTIALS_HINT = "check the profile's MODAK_CREDENTIALS_<REF>; without keys in it the machine's own credentials are looked up"
 
 
 class Engine:
@@ -42,11 +51,15 @@ class Engine:
         threads: int,
         temp_directory: Path,
         settings: Mapping[str, str] = _NO_SETTINGS,
+        remote: bool = False,
     ) -> None:
-        """``settings`` are further settings of DuckDB for every cursor, since none can be changed later."""
+        """``settings`` are further settings of DuckDB for every cursor, since none can be changed later.
+
+        ``remote``: a storage that comes later may be an object store.
+        """
         self._lock = threading.Lock()
         self._loaded: set[str] = set()
-        self._secrets: set[tuple[str, str]] = set()
+        self._secrets: dict[str, str] = {}
         temp_directory.mkdir(parents=True, exist_ok=True)
         self._database = duckdb.connect(
             ":memory:",
@@ -60,16 +73,20 @@ class Engine:
                 "temp_directory": str(temp_directory),
             },
         )
+        caching = any(storage.is_remote for storage in storages)
+        if remote or caching:
+            # Now: its settings cannot be changed once the configuration is locked.
+            self._load("httpfs")
         for storage in storages:
             self.use(storage)
-        self._configure(settings, remote=any(is_remote(storage) for storage in storages))
+        self._configure({**_HTTP_BOUNDS, **settings} if "httpfs" in self._loaded else settings, caching=caching)
 
-    def _configure(self, settings: Mapping[str, str], *, remote: bool) -> None:
+    def _configure(self, settings: Mapping[str, str], *, caching: bool) -> None:
         chosen = {
             "parquet_metadata_cache": "true",
             # Worth its memory only where a read is a request; the system caches local files itself. It is safe because a data file
             # never changes under its name and deletes do not come through it.
-            "enable_external_file_cache": str(remote).lower(),
+            "enable_external_file_cache": str(caching).lower(),
             "TimeZone": "UTC",
             # The variables of the Python that hosts us are no tables.
             "python_enable_replacements": "false",
@@ -87,18 +104,23 @@ class Engine:
         return self._database.cursor()
 
     def use(self, storage: Storage) -> None:
-        """Make a storage profile's files readable; again for the same profile is a no-op."""
-        if not is_remote(storage):
+        """Make a storage profile's files readable; again for the same profile is a no-op, unless its settings changed."""
+        if not storage.is_remote:
             return
-        scope = readable(storage.warehouse)
+        statement = secret_sql(storage.catalog_name, readable(storage.scope), storage.config)
         with self._lock:
-            if (storage.catalog_name, scope) in self._secrets:
+            if self._secrets.get(storage.catalog_name) == statement:
                 return
             self._load("httpfs")
             if "s3.access-key-id" not in storage.config:
                 self._load("aws")
-            self._database.execute(secret_sql(storage.catalog_name, scope, storage.config))
-            self._secrets.add((storage.catalog_name, scope))
+            try:
+                self._database.execute(statement)
+            except duckdb.Error as cause:
+                # Its text repeats the statement, and the statement is the secret.
+                told = without(str(cause), storage.secrets).splitlines()[0]
+                raise LakeError(f"the engine refuses the credentials of {storage.catalog_name}: {told}", hint=_CREDENTIALS_HINT) from None
+            self._secrets[storage.catalog_name] = statement
 
     def close(self) -> None:
         self._database.close()
@@ -107,10 +129,6 @@ class Engine:
         if name not in self._loaded:
             self._database.execute(f"LOAD {string(str(extension_path(name)))}")
             self._loaded.add(name)
-
-
-def is_remote(storage: Storage) -> bool:
-    return not storage.is_local
 
 
 def extension_path(name: str) -> Path:
@@ -139,7 +157,6 @@ def secret_sql(name: str, scope: str, config: Mapping[str, str]) -> str:
         options["REGION"] = string(region)
     if "s3.endpoint" in config:
         options |= _endpoint(config["s3.endpoint"])
-        # Stores other than AWS rarely answer to bucket.host, and PyIceberg asks them by path unless told otherwise.
         virtual = config.get("s3.force-virtual-addressing", "false").lower() == "true" or config.get("s3.path-style-access") == "false"
         options["URL_STYLE"] = "'vhost'" if virtual else "'path'"
     return f"CREATE OR REPLACE SECRET {quoted(name)} ({', '.join(f'{option} {value}' for option, value in options.items())})"

@@ -28,12 +28,16 @@ _DISCRETE = ("int", "long", "date", "timestamp", "timestamptz", "boolean")
 
 @dataclass(frozen=True)
 class Estimate:
-    """``rows`` that come out, ``bytes`` and ``files`` that are read, ``width`` of a row in bytes. Rows are 0 only without files."""
+    """``rows`` that come out, ``bytes`` and ``files`` that are read, ``width`` of a row in bytes. Rows are 0 only without files.
+
+    ``comparisons``: they come in an order, so that all has been read and compared so often before the first of them.
+    """
 
     rows: int
     bytes: int
     files: int
     width: int
+    comparisons: int = 0
 
 
 @dataclass

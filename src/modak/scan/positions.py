@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +18,19 @@ _KEYS = "modak_keys"
 
 def positions_of_keys(cursor: Cursor, files: Sequence[DataFile], fields: Sequence[Field], keys: pa.Table) -> dict[str, Positions]:
     """By the file's path. ``keys`` has the values of ``fields``, in their order; its own names do not matter."""
-    cursor.register(_KEYS, keys.rename_columns([f"k{place}" for place in range(len(fields))]))
+    with joined_keys(cursor, fields, keys) as join:
+        return _live(cursor, files, fields, f"SEMI JOIN {join}")
+
+
+@contextlib.contextmanager
+def joined_keys(cursor: Cursor, fields: Sequence[Field], keys: pa.Table) -> Iterator[str]:
+    """What stands behind JOIN to find the rows that have one of the keys: ``keys``, with its place as n, in the lake's types."""
+    numbered = keys.rename_columns([f"k{place}" for place in range(len(fields))])
+    cursor.register(_KEYS, numbered.append_column("n", pa.array(range(keys.num_rows), pa.int64())))
     typed = ", ".join(f"k{place}::{duckdb_type(field)} AS k{place}" for place, field in enumerate(fields))
     same = " AND ".join(f"rows.f{field.id} = keys.k{place}" for place, field in enumerate(fields))
     try:
-        return _live(cursor, files, fields, f"SEMI JOIN (SELECT {typed} FROM {_KEYS}) AS keys ON {same}")  # noqa: S608
+        yield f"(SELECT n, {typed} FROM {_KEYS}) AS keys ON {same}"  # noqa: S608
     finally:
         cursor.unregister(_KEYS)
 
@@ -69,6 +78,13 @@ def _ages(versions: Sequence[int]) -> str:
 def positions_where(cursor: Cursor, files: Sequence[DataFile], field: Field, condition: str) -> dict[str, Positions]:
     """By the file's path; ``condition`` speaks of ``value``, which is the field's."""
     return _live(cursor, files, [field], f"WHERE {condition.format(value=f'rows.f{field.id}')}")
+
+
+def key_number(field: Field) -> str:
+    """For a condition: a tier key as the integer that T is."""
+    return {"date": "({value} - DATE '1970-01-01')", "timestamp": "epoch_us({value})", "timestamptz": "epoch_us({value})"}.get(
+        field.type, "{value}"
+    )
 
 
 def _live(cursor: Cursor, files: Sequence[DataFile], fields: Sequence[Field], narrowed: str) -> dict[str, Positions]:

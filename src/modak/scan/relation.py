@@ -44,6 +44,29 @@ def relation_sql(snapshot: Snapshot, files: Sequence[DataFile], columns: Sequenc
     return "(" + " UNION ALL ".join(arms or [_empty_sql(fields)]) + ")"
 
 
+def numbered_sql(
+    snapshot: Snapshot, files: Sequence[DataFile], columns: Sequence[str], firsts: Sequence[int], bitmaps: Bitmaps | None = None
+) -> str:
+    """Like ``relation_sql``, with a number for each row (``rid``): its place in its file after the file's own, ``firsts``."""
+    fields = [snapshot.field(name) for name in columns]
+    if not files:
+        return f"({_empty_sql(fields, also='NULL::BIGINT AS rid')})"
+    numbers = ", ".join(
+        f"({place}, {first}, {bitmaps.numbers[file.path] if bitmaps is not None and file.deletes else 'NULL'})"
+        for place, (file, first) in enumerate(zip(files, firsts, strict=True))
+    )
+    typed = "place::UBIGINT AS place, first::BIGINT AS first, number::INTEGER AS number"
+    places = f"SELECT {typed} FROM (VALUES {numbers}) AS v(place, first, number)"  # noqa: S608
+    alive = ""
+    if bitmaps is not None:
+        lost = f"coalesce(bits, CASE WHEN numbers.number IS NOT NULL THEN error({string(_LOST)}) END)"
+        places = f"SELECT place, first, {lost} AS bits FROM ({places}) AS numbers LEFT JOIN {bitmaps.table} AS kept USING (number)"  # noqa: S608
+        alive = " WHERE places.bits IS NULL OR get_bit(places.bits, rows.file_row_number::INTEGER) = 0"
+    items = ", ".join(part for part in (_outputs(fields), "places.first + rows.file_row_number::BIGINT AS rid") if part)
+    source = read_sql(files, fields or list(snapshot.fields[:1]))
+    return f"(SELECT {items} FROM {source} AS rows JOIN ({places}) AS places ON places.place = rows.file_index{alive})"  # noqa: S608
+
+
 def duckdb_type(field: Field) -> str:
     if field.type.startswith("decimal("):
         return field.type.upper()
@@ -73,9 +96,9 @@ def _touched_sql(files: Sequence[DataFile], fields: Sequence[Field], bitmaps: Bi
     )
 
 
-def _empty_sql(fields: Sequence[Field]) -> str:
-    nothing = ", ".join(f"NULL::{duckdb_type(field)} AS {quoted(field.name)}" for field in fields)
-    return f"SELECT {nothing} WHERE false"
+def _empty_sql(fields: Sequence[Field], also: str = "") -> str:
+    nothing = [f"NULL::{duckdb_type(field)} AS {quoted(field.name)}" for field in fields]
+    return f"SELECT {', '.join([*nothing, also] if also else nothing)} WHERE false"
 
 
 def _outputs(fields: Sequence[Field]) -> str:

@@ -8,7 +8,7 @@ from modak.scan.deletes import Deletes
 from modak.scan.engine import Engine
 from modak.scan.predicate import Predicate
 from modak.scan.prune import KeyRange, prune
-from modak.scan.relation import relation_sql
+from modak.scan.relation import numbered_sql, relation_sql
 from modak.scan.snapshot import DataFile, Snapshot
 from modak.scan.snapshots import Snapshots
 
@@ -33,6 +33,10 @@ class ColdTables:
         """
         files = prune(snapshot, predicates, keys)
         return relation_sql(snapshot, files, columns, self._deletes.prepare(snapshot, files)), files
+
+    def numbered(self, snapshot: Snapshot, files: Sequence[DataFile], columns: Sequence[str], firsts: Sequence[int]) -> str:
+        """Like ``relation`` for files chosen already, with each row's number (``rid``)."""
+        return numbered_sql(snapshot, files, columns, firsts, self._deletes.prepare(snapshot, files))
 
     def select_sql(
         self, snapshot: Snapshot, columns: Sequence[str], predicates: Sequence[Predicate] = (), keys: KeyRange | None = None

@@ -1,43 +1,97 @@
-"""Values of live rows by their keys: what a change that does not repeat a large value has to keep."""
+"""Values of live rows by their keys: what a change that does not repeat a large value has to keep.
+
+First where the rows are, for which their keys are read; then their values, a slice at a time. Together they may be larger than memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from modak.scan.deletes import deleted_positions
+from modak.scan.deletes import Positions, deleted_positions
 from modak.scan.engine import Cursor
-from modak.scan.relation import duckdb_type, read_sql
+from modak.scan.positions import joined_keys
+from modak.scan.relation import read_sql
 from modak.scan.snapshot import DataFile, Field
 
-_KEYS = "modak_wanted"
+SLICE_BYTES = 32 * 1024 * 1024
+# What the engine hands over at a time; it makes no smaller ones.
+_VECTOR_ROWS = 2048
+_PLACES = "modak_places"
 
 
-def values_of_keys(
-    cursor: Cursor, files: Sequence[DataFile], key_fields: Sequence[Field], wanted: Sequence[Field], keys: pa.Table
-) -> dict[int, tuple[object, ...]]:
-    """The values of the ``wanted`` fields, by the place of their key in ``keys``; a key without a live row is not in it."""
+@dataclass(frozen=True)
+class Places:
+    """Live rows: the place of each one's key among the keys asked for, of its file among the files, and its position there."""
+
+    numbers: Positions
+    files: Positions
+    positions: Positions
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def places_of_keys(cursor: Cursor, files: Sequence[DataFile], key_fields: Sequence[Field], keys: pa.Table) -> Places:
+    """A key without a live row is not among them."""
     if not files or not keys.num_rows:
-        return {}
-    numbered = keys.rename_columns([f"k{place}" for place in range(len(key_fields))])
-    cursor.register(_KEYS, numbered.append_column("n", pa.array(range(keys.num_rows), pa.int64())))
-    typed = ", ".join(f"k{place}::{duckdb_type(field)} AS k{place}" for place, field in enumerate(key_fields))
-    same = " AND ".join(f"rows.f{field.id} = keys.k{place}" for place, field in enumerate(key_fields))
-    fields = list({field.id: field for field in (*key_fields, *wanted)}.values())
-    columns = ", ".join(f"rows.f{field.id}" for field in wanted)
-    try:
+        return Places(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+    with joined_keys(cursor, key_fields, keys) as join:
         found = cursor.execute(
-            f"SELECT keys.n, rows.file_index, rows.file_row_number::BIGINT, {columns} FROM {read_sql(files, fields)} AS rows "  # noqa: S608
-            f"JOIN (SELECT n, {typed} FROM {_KEYS}) AS keys ON {same}"
-        ).fetchall()
-    finally:
-        cursor.unregister(_KEYS)
-    gone = deleted_positions(sorted({delete.path for _, place, *_ in found for delete in files[place].deletes}), cursor)
-    live: dict[int, tuple[object, ...]] = {}
-    for number, place, position, *values in found:
+            f"SELECT keys.n, rows.file_index::BIGINT AS place, rows.file_row_number::BIGINT AS position "  # noqa: S608
+            f"FROM {read_sql(files, key_fields)} AS rows JOIN {join}"
+        ).to_arrow_table()
+    numbers, places, positions = (np.asarray(column.to_numpy(), dtype=np.int64) for column in found.columns)
+    hit = [int(place) for place in np.unique(places)]
+    gone = deleted_positions(sorted({delete.path for place in hit for delete in files[place].deletes}), cursor)
+    live = np.ones(len(numbers), dtype=bool)
+    for place in hit:
         file = files[place]
-        if not any(position in np.asarray(gone[delete.path].get(file.path, ())) for delete in file.deletes):
-            live[number] = tuple(values)
-    return live
+        for delete in file.deletes:
+            live &= ~((places == place) & np.isin(positions, gone[delete.path].get(file.path, ())))
+    return Places(numbers[live], places[live], positions[live])
+
+
+def values_at(
+    cursor: Cursor, files: Sequence[DataFile], wanted: Sequence[Field], places: Places, *, slice_bytes: int = SLICE_BYTES
+) -> Iterator[tuple[list[int], list[pa.Array]]]:
+    """The values of the ``wanted`` fields, with the numbers of the rows they belong to: in slices that are not much larger than
+    ``slice_bytes``, in any order. The cursor is taken until the last one."""
+    hit = np.unique(places.files)
+    if not len(hit):
+        return
+    near = [files[int(place)] for place in hit]
+    known = pa.table({"n": places.numbers, "place": np.searchsorted(hit, places.files), "position": places.positions})
+    values = ", ".join(f"rows.f{field.id}" for field in wanted)
+    with _registered(cursor, known):
+        batches = cursor.execute(
+            f"SELECT places.n, {values} FROM {read_sql(near, wanted)} AS rows JOIN {_PLACES} AS places "  # noqa: S608
+            "ON places.place = rows.file_index::BIGINT AND places.position = rows.file_row_number::BIGINT"
+        ).to_arrow_reader(_VECTOR_ROWS)
+        for batch in batches:
+            for part in _parts(batch, slice_bytes):
+                yield part.column(0).to_pylist(), part.columns[1:]
+
+
+@contextlib.contextmanager
+def _registered(cursor: Cursor, places: pa.Table) -> Iterator[None]:
+    cursor.register(_PLACES, places)
+    try:
+        yield
+    finally:
+        cursor.unregister(_PLACES)
+
+
+def _parts(batch: Any, slice_bytes: int) -> Iterator[Any]:
+    """Halved until it fits; a single row is what it is."""
+    if batch.num_rows > 1 and batch.nbytes > slice_bytes:
+        half = batch.num_rows // 2
+        yield from _parts(batch.slice(0, half), slice_bytes)
+        yield from _parts(batch.slice(half), slice_bytes)
+    elif batch.num_rows:
+        yield batch

@@ -15,6 +15,7 @@ from modak.core.table import Name
 from modak.errors import Refused
 from modak.source import expressions
 from modak.source.relation import SQL
+from modak.source.routines import close, entrust
 from modak.source.spill import identifier
 
 TRIGGERS = ("modak_capture", "modak_capture_truncate")
@@ -28,6 +29,8 @@ def define(connection: Connection, shape: Shape) -> None:
     """(Re)create the table's capture function; it names the columns the heap has now."""
     parts = expressions.row_parts(shape) | {"tier_key": sql.Identifier(shape.tier_key), "tier_key_text": sql.Literal(shape.tier_key)}
     connection.execute(SQL.template("capture", function=sql.Identifier(function_name(shape.table_id)), **parts))
+    close(connection, [function_name(shape.table_id)])
+    entrust(connection, [function_name(shape.table_id)])
 
 
 def attach(connection: Connection, table_id: int, partition: Name) -> None:

@@ -18,6 +18,7 @@ from modak.core.tier_key import TierKeyType
 from modak.core.type_map import LakeType, PgType, is_plain, lake_type
 from modak.errors import Problem
 from modak.source.relation import SQL
+from modak.source.routines import entrust_relation
 from modak.source.spill import identifier
 
 SERVER = "modak_gateway"
@@ -55,6 +56,7 @@ def create(connection: Connection, relation: Relation, tier_key: str, text_colum
         )
     )
     connection.execute(sql.SQL("grant select on {} to {}").format(identifier(parent), sql.Identifier(relation.owner)))
+    entrust_relation(connection, "table", parent)
     return parent
 
 
@@ -91,6 +93,7 @@ def attach(
             identifier(parent), identifier(part), _bound(shape.key_type, lower), _bound(shape.key_type, upper)
         )
     )
+    entrust_relation(connection, "foreign table", part)
 
 
 def _bound(key_type: TierKeyType, key: int) -> sql.Composable:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -11,7 +12,8 @@ from psycopg import sql
 from modak.connection import Connection
 from modak.core.lake_table import LakeColumn, Shape
 from modak.core.table import Name, Relation
-from modak.source.expressions import encoded_key, raw, reference
+from modak.source import spilled
+from modak.source.expressions import encoded_key, key_texts, raw, reference
 from modak.source.heap import projection
 from modak.source.relation import SQL
 from modak.source.spill import identifier
@@ -78,34 +80,54 @@ class Corrections:
         near = f"{PLACE} between {int(low)} and {int(high)}"
         if unplaced:
             near = f"({near} or not {self._placed()})"
-        keys = [column for name in self.shape.primary_key for column in self.shape.columns if column.name == name]
-        return self._select(keys, f"d.version <= {int(upto)} and {near}")
+        return self._select(self._keys, f"d.version <= {int(upto)} and {near} and {self._fits()}", self._key_values())
 
     def images_sql(self, upto: int, low: int, high: int) -> str:
-        where = f"d.version <= {int(upto)} and d.op = 0 and d.tier_key between {int(low)} and {int(high)}"
-        return self._select(self.shape.columns, where) + " order by modak_key"
+        where = f"d.version <= {int(upto)} and d.op = 0 and d.tier_key between {int(low)} and {int(high)} and {self._fits()}"
+        values = {column.name: image_value(column) for column in self.relation.columns}
+        return self._select(self.shape.columns, where, values) + " order by modak_key"
 
-    def clear(self, session: Connection, op_id: str, spills: Sequence[Name]) -> int:
+    def clear(self, session: Connection, op_id: str, spills: Sequence[Name], *, replaced: bool = False) -> int:
         """Take out exactly what was folded, and the spill's rows that stood for it; returns how many corrections went.
 
-        What was corrected again meanwhile stays, and learns where the lake has its row now.
+        What was corrected again meanwhile stays, and learns where the lake has its row now. Late rows that somebody listens to stay as
+        copies of the lake's. ``replaced``: the lake has newer rows of these keys instead, so that such copies keep their corrections.
         """
+        go, stay = spilled.leaving(session, spills)
+        pk = encoded_key(self.shape.primary_key, "s")
         removed = [
-            f", spill{number} as (delete from {identifier(spill).as_string()} s using gone g"  # noqa: S608
-            f" where g.op = 0 and g.pk = {encoded_key(self.shape.primary_key, 's')})"
-            for number, spill in enumerate(spills)
+            f", spill{number} as (delete from {identifier(spill).as_string()} s using gone g where g.op = 0 and g.pk = {pk})"  # noqa: S608
+            for number, spill in enumerate(go)
         ]
-        # The spill's trigger would take its rows' going for a deletion by the user.
-        session.execute("select set_config('modak.folding', %s, true)", [str(self.shape.table_id)])
-        row = session.execute(self._template("corrections_cleared", op_id=sql.Literal(op_id), removed=raw("".join(removed)))).fetchone()
+        kept = [f" and not exists (select from {identifier(spill).as_string()} s where {pk} = d.pk)" for spill in stay if replaced]
+        with self._taking_away(session):
+            row = session.execute(
+                self._template("corrections_cleared", op_id=sql.Literal(op_id), removed=raw("".join(removed)), kept=raw("".join(kept)))
+            ).fetchone()
         return int(row["n"]) if row else 0
 
-    def _select(self, columns: Sequence[LakeColumn], where: str) -> str:
+    @contextlib.contextmanager
+    def _taking_away(self, session: Connection, *, heard: bool = False) -> Iterator[None]:
+        """Rows that go here were not deleted by a user: the spill's own triggers must not take it for that, nor, unless ``heard``, his."""
+        session.execute("select set_config('modak.folding', %s, true)", [str(self.shape.table_id)])
+        with contextlib.nullcontext() if heard else spilled.unheard(session):
+            yield
+
+    @property
+    def _keys(self) -> list[LakeColumn]:
+        return [column for name in self.shape.primary_key for column in self.shape.columns if column.name == name]
+
+    def _key_values(self) -> dict[str, str]:
+        """The key's columns in their own types. A tombstone need not have an image; then its encoded key says what they are."""
         named = {column.name: column for column in self.relation.columns}
-        typed = ", ".join(f"{image_value(named[column.name])} as {reference(column.name)}" for column in columns)
+        texts = zip(self.shape.primary_key, key_texts(self.shape.primary_key, "d"), strict=True)
+        return {name: image_value(named[name], otherwise=text) for name, text in texts}
+
+    def _select(self, columns: Sequence[LakeColumn], where: str, values: Mapping[str, str]) -> str:
+        typed = ", ".join(f"{values[column.name]} as {reference(column.name)}" for column in columns)
         delta = identifier(delta_name(self.shape.table_id)).as_string()
         source = f"select d.tier_key as modak_key, {typed} from {delta} d where d.table_id = {int(self.shape.table_id)}"  # noqa: S608
-        return f"select {projection(columns)} from ({source} and {where} and {self._fits()}) corrected"  # noqa: S608
+        return f"select {projection(columns)} from ({source} and {where}) corrected"  # noqa: S608
 
     def _key_says_place(self) -> bool:
         """A key that holds the tier key says itself where its row is."""

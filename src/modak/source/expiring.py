@@ -9,11 +9,10 @@ from psycopg import sql
 
 from modak.connection import Connection
 from modak.core.table import Name
+from modak.source import spilled
 from modak.source.corrections import PLACE, Corrections
 from modak.source.expressions import canonical_key, raw, reference
-from modak.source.heap import projection
 from modak.source.spill import identifier
-from modak.source.view import delta_name, image_value
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,7 @@ class Expiring(Corrections):
 
     def strayed_keys_sql(self) -> str:
         """Their primary keys in the lake's types."""
-        named = {column.name: column for column in self.relation.columns}
-        keys = [column for name in self.shape.primary_key for column in self.shape.columns if column.name == name]
-        typed = ", ".join(f"{image_value(named[column.name])} as {reference(column.name)}" for column in keys)
-        delta = identifier(delta_name(self.shape.table_id)).as_string()
-        source = f"select {typed} from {delta} d where d.table_id = {int(self.shape.table_id)} and {self._strayed()}"  # noqa: S608
-        return f"select {projection(keys)} from ({source}) strayed"  # noqa: S608
+        return self._select(self._keys, self._strayed(), self._key_values())
 
     def record_strayed(self, session: Connection, op_id: str) -> None:
         """Note which versions the operation's commit deletes in the lake; any other strayed one leaves a tombstone."""
@@ -50,11 +44,12 @@ class Expiring(Corrections):
 
     def expire(self, session: Connection, op_id: str, spills: Sequence[Name]) -> int:
         """Purge what lies below the line, spilled rows too; returns how many corrections that was."""
-        # The spill's trigger would take its rows' going for a deletion by the user.
-        session.execute("select set_config('modak.folding', %s, true)", [str(self.shape.table_id)])
         key = canonical_key(self.shape.key_type, reference(self.shape.tier_key, "s"))
         for spill in spills:
-            session.execute(sql.SQL("delete from {} s where {} < {}").format(identifier(spill), raw(key), sql.Literal(self.line)))
+            # These rows do go: a foreign key that points to one acts as it was declared to, or forbids it.
+            referenced = spilled.listeners(session, spill).foreign_keys
+            with self._taking_away(session, heard=bool(referenced)):
+                session.execute(sql.SQL("delete from {} s where {} < {}").format(identifier(spill), raw(key), sql.Literal(self.line)))
         searched = f"exists (select from modak.folded f where f.op_id = {sql.Literal(op_id).as_string()} and f.version = d.version)"
         row = session.execute(
             self._template(
@@ -68,6 +63,5 @@ class Expiring(Corrections):
         return int(row["n"]) if row else 0
 
     def _strayed(self) -> str:
-        """A tombstone of somebody else's may have no image, and then nothing says its key in types; it stays one."""
         line = int(self.line)
-        return f"d.tier_key < {line} and ({PLACE} >= {line} or not {self._placed()}) and d.payload is not null"
+        return f"d.tier_key < {line} and ({PLACE} >= {line} or not {self._placed()})"

@@ -35,6 +35,13 @@ def encoded_key(columns: Sequence[str], row: str | None = None) -> str:
     return primary_key.sql_expression([reference(column, row) for column in columns])
 
 
+def key_texts(columns: Sequence[str], row: str) -> list[str]:
+    """The parts of an encoded key, as texts: the other way round of ``encoded_key``. The row has it as pk."""
+    if len(columns) == 1:
+        return [f"{row}.pk"]
+    return [f"(modak.pk_parts({row}.pk))[{place}]" for place in range(1, len(columns) + 1)]
+
+
 def row_image(columns: Sequence[LakeColumn], row: str) -> str:
     """The row as jsonb. A sub-select instead of jsonb_build_object, whose arguments end at fifty columns."""
     items = ", ".join(

@@ -40,7 +40,7 @@ class Chunk:
 @contextlib.contextmanager
 def exported_snapshot(dsn: str) -> Iterator[Snapshot]:
     """A snapshot that stays importable for the length of the block, on a connection of its own."""
-    with connect(dsn, application="modak-snapshot") as connection:
+    with connect(dsn, application="modak-snapshot", unhurried=True) as connection:
         connection.execute("set transaction isolation level repeatable read, read only")
         row = connection.execute("select pg_export_snapshot() as name, pg_current_snapshot()::text as text").fetchone()
         assert row is not None
@@ -125,7 +125,7 @@ def has_rows(connection: Connection, partition: Name) -> bool:
 @contextlib.contextmanager
 def within(dsn: str, snapshot: Snapshot) -> Iterator[Connection]:
     """A transaction of its own that sees what ``snapshot`` saw, and commits with the block."""
-    with connect(dsn, application="modak-flush") as connection:
+    with connect(dsn, application="modak-flush", unhurried=True) as connection:
         connection.execute("set transaction isolation level repeatable read")
         connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot.name)))
         yield connection

@@ -60,7 +60,7 @@ class Incoming:
     def settle(self, connection: Connection, heap: Name, line: int, spills: Sequence[Name]) -> int:
         """Inside the publication: older corrections go, newer ones and hot rows keep their place. Returns how many rows of the delta
         are others than before."""
-        changed = Corrections(self.shape, self.relation).clear(connection, self.op_id, spills)
+        changed = Corrections(self.shape, self.relation).clear(connection, self.op_id, spills, replaced=True)
         if self.key_says_place:
             return changed
         same = " and ".join(f"{reference(name, 'h')} = {reference(name, 'i')}" for name in self.shape.primary_key)
@@ -72,6 +72,17 @@ class Incoming:
             }
             changed += connection.execute(self._template(name, **parts)).rowcount
         return changed
+
+    def meets(self, connection: Connection, spill: Name, spans: Sequence[tuple[int, int]]) -> bool:
+        """Whether late rows of a spill may have a key of the files, which span these tier keys, both ends included."""
+        if self.key_says_place:
+            key = canonical_key(self.shape.key_type, reference(self.shape.tier_key, "s"))
+            found = " or ".join(f"{key} between {int(low)} and {int(high)}" for low, high in spans) or "false"
+        else:
+            own, theirs = (encoded_key(self.shape.primary_key, row) for row in ("s", "i"))
+            found = f"{own} in (select {theirs} from {self._name.as_string()} i)"  # noqa: S608
+        row = connection.execute(SQL.template("incoming_meets", spill=identifier(spill), meets=raw(found))).fetchone()
+        return bool(row and row["found"])
 
     def _is_hot(self, line: int) -> str:
         """Compared in the heap's own type, where a key may be infinite."""

@@ -13,11 +13,14 @@ from modak.source import cold
 from modak.source.expressions import canonical_key, encoded_key, is_finite, raw, reference, row_image
 from modak.source.relation import SQL
 from modak.source.spill import identifier
-from modak.source.view import delta_name, from_lake
+from modak.source.view import delta_name, from_lake, line_value
+
+ON_SPILL = "modak_keys"  # fires before modak_mirror
+ON_PARTITION = "modak_before_capture"  # and this one before modak_capture: both look for corrections that are not the row's own
 
 
-def function_names(table_id: int) -> tuple[str, str]:
-    return f"taken_{table_id}", f"check_keys_{table_id}"
+def function_names(table_id: int) -> tuple[str, str, str]:
+    return f"taken_{table_id}", f"check_keys_{table_id}", f"older_{table_id}"
 
 
 def parts(relation: Relation, shape: Shape, heap: Name, text_columns: Sequence[str], build: int) -> dict[str, sql.Composable]:
@@ -40,7 +43,9 @@ def in_lake(relation: Relation, names: Iterable[str], text_columns: Sequence[str
 
 def define(connection: Connection, relation: Relation, shape: Shape, heap: Name, text_columns: Sequence[str], build: int) -> None:
     """(Re)create the functions that refuse a key which a cold row has."""
-    taken, check = function_names(shape.table_id)
+    taken, check, older = function_names(shape.table_id)
+    # Earlier releases had it with one argument.
+    connection.execute(sql.SQL("drop function if exists modak.{}({})").format(sql.Identifier(taken), identifier(heap)))
     keys = [column for column in shape.columns if column.name in shape.primary_key]
     connection.execute(
         SQL.template(
@@ -57,14 +62,32 @@ def define(connection: Connection, relation: Relation, shape: Shape, heap: Name,
             key_text=sql.Literal(", ".join(shape.primary_key)),
             made_keys=key_references(shape, "made"),
             lake_has_key=in_lake(relation, shape.primary_key, text_columns, "made"),
+            # A key that holds the tier key is in the tier that this says.
+            key_is_anywhere=raw("false" if shape.tier_key in shape.primary_key else "true"),
         )
     )
+    connection.execute(
+        SQL.template(
+            "older",
+            function=sql.Identifier(older),
+            heap=identifier(heap),
+            table_id=sql.Literal(shape.table_id),
+            tier_key=sql.Identifier(shape.tier_key),
+            canonical_made=raw(canonical_key(shape.key_type, reference(shape.tier_key, "made"))),
+            heap_has_key=raw(" and ".join(f"{reference(name, 'h')} = {reference(name, 'made')}" for name in shape.primary_key)),
+            line_value=raw(line_value(shape.key_type, "line")),
+        )
+    )
+    place = dict.fromkeys((*shape.primary_key, shape.tier_key))
     connection.execute(
         SQL.template(
             "check_keys",
             function=sql.Identifier(check),
             taken=sql.Identifier(taken),
+            older=sql.Identifier(older),
             heap=identifier(heap),
+            table_id=sql.Literal(shape.table_id),
+            is_older=raw(" and ".join(f"{reference(name, 'h')} OPERATOR(pg_catalog.=) {reference(name, 'older')}" for name in place)),
             old_keys=key_references(shape, "old"),
             new_keys=key_references(shape, "new"),
             new_columns=references(relation.columns, "new"),
@@ -80,11 +103,17 @@ def references(columns: Iterable[Column], row: str | None = None) -> sql.SQL:
     return raw(", ".join(reference(column.name, row) for column in columns))
 
 
-def attach(connection: Connection, table_id: int, spill: Name, *, inserts: bool) -> None:
-    """Put the check on a spill: for rows whose key changes, and for new ones where the registration asks for it."""
-    events = "insert or update" if inserts else "update"
+def attach(connection: Connection, table_id: int, leaf: Name, trigger: str, *, replaces: bool, checks: bool) -> None:
+    """Put the check on a spill or on a partition that is about to be cold: for rows whose key changes. For new ones as well where the
+    registration asks for it (``checks``), or where the row that one replaces may stand in the heap at another tier key (``replaces``)."""
     connection.execute(
-        sql.SQL("create trigger modak_keys after {} on {} for each row execute function modak.{}()").format(
-            raw(events), identifier(spill), sql.Identifier(function_names(table_id)[1])
+        sql.SQL("create or replace trigger {} after {} on {} for each row execute function modak.{}({})").format(
+            sql.Identifier(trigger),
+            raw("insert or update" if replaces or checks else "update"),
+            identifier(leaf),
+            sql.Identifier(function_names(table_id)[1]),
+            raw("'check'" if checks else ""),
         )
     )
+    # ALWAYS: a replication role's writes must be seen too.
+    connection.execute(sql.SQL("alter table {} enable always trigger {}").format(identifier(leaf), sql.Identifier(trigger)))

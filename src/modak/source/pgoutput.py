@@ -20,6 +20,8 @@ _COMMIT = struct.Struct("!BQQq")
 _COLUMN = struct.Struct("!Ii")
 _TRUNCATE = struct.Struct("!IB")
 _MESSAGE = struct.Struct("!BQ")
+# Postgres counts from the year 2000.
+_EPOCH_SECONDS = 946_684_800
 
 
 class StreamError(ModakError):
@@ -44,6 +46,11 @@ class Commit:
     commit_lsn: int
     end_lsn: int
     timestamp_us: int
+
+    @property
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return self.timestamp_us / 1_000_000 + _EPOCH_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

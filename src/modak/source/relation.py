@@ -56,6 +56,7 @@ def describe(connection: Connection, name: Name) -> Relation:
         inherits=row["inherits"],
         comment=row["comment"],
         dependents=dependents(connection, row["oid"]) if is_table else (),
+        row_triggers=tuple(line["name"] for line in connection.execute(SQL.query("list_row_triggers"), keys).fetchall()),
         publications=tuple(line["name"] for line in connection.execute(SQL.query("list_publications"), keys).fetchall()),
         siblings=names_in(connection, name.schema),
     )
@@ -88,6 +89,7 @@ def columns_of(connection: Connection, oid: int) -> tuple[Column, ...]:
             comment=row["comment"],
             number=row["number"],
             collation=tuple(row["collation"]) if row["collation"] else None,
+            deterministic=row["deterministic"],
         )
         for row in rows
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from psycopg import conninfo, pq, sql
 
-from modak.connection import Connection, connect, masked, session_options
+from modak.connection import Connection, connect, masked, unhurried_options
 from modak.errors import ConnectionFailed, LockNotAvailable, ModakError, Retry
 from modak.source.heap import Snapshot
 from modak.source.relation import SQL
@@ -37,13 +37,14 @@ class SlotFailed(ModakError):
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot as pg_replication_slots has it; ``confirmed`` is where its stream can begin."""
+    """A slot as pg_replication_slots has it; ``confirmed`` is where its stream can begin, ``reader`` the session that reads it now."""
 
     name: str
     confirmed: int
     active: bool
     retained_bytes: int
     is_lost: bool
+    reader: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,9 @@ def lsn_number(text: str) -> int:
 
 def find_slot(connection: Connection, name: str) -> Slot | None:
     row = connection.execute(SQL.query("find_slot"), {"name": name}).fetchone()
-    return Slot(name, int(row["confirmed"]), row["active"], int(row["retained_bytes"]), row["is_lost"]) if row else None
+    if row is None:
+        return None
+    return Slot(name, int(row["confirmed"]), row["active"], int(row["retained_bytes"]), row["is_lost"], row["reader"])
 
 
 def free_slot(connection: Connection, name: str, seconds_max: float) -> Slot | None:
@@ -76,8 +79,12 @@ def free_slot(connection: Connection, name: str, seconds_max: float) -> Slot | N
 
 
 def ensure_slot(connection: Connection, dsn: str, name: str) -> None:
-    """After the publication: a stream that begins before it would fail on it."""
-    if find_slot(connection, name) is None:
+    """After the publication: a stream that begins before it would fail on it. A slot that lost its WAL never has a stream again."""
+    slot = find_slot(connection, name)
+    if slot is not None and slot.is_lost:
+        drop_slot(connection, name)
+        slot = None
+    if slot is None:
         opened = _connect(dsn, "modak-slot")
         try:
             _create(opened, dsn, f"{sql.Identifier(name).as_string()} LOGICAL pgoutput (SNAPSHOT 'nothing')")
@@ -96,6 +103,18 @@ def flushed_lsn(connection: Connection) -> int:
     return int(row["lsn"]) if row else 0
 
 
+def flush_wal(connection: Connection) -> int:
+    """A place on disk by now, behind every commit that somebody may have seen, asynchronous ones too."""
+    connection.execute("select pg_logical_emit_message(true, 'modak', '')")
+    return flushed_lsn(connection)
+
+
+def server_time(connection: Connection) -> float:
+    """Seconds since 1970 by the server's clock, as its commits have them."""
+    row = connection.execute("select extract(epoch from clock_timestamp())::float8 as now").fetchone()
+    return float(row["now"]) if row else 0.0
+
+
 def inserted_lsn(connection: Connection) -> int:
     """Everything that a statement can see committed before here."""
     row = connection.execute("select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint as lsn").fetchone()
@@ -107,7 +126,8 @@ def _connect(dsn: str, application: str) -> pq.abc.PGconn:
         "replication": "database",
         "client_encoding": "UTF8",
         "application_name": application,
-        "options": session_options(dsn),
+        # A batch may take longer to write than the server waits for a sign of life. A reader that hangs is ended by the next one.
+        "options": f"{unhurried_options(dsn)} -c wal_sender_timeout=0",
     }
     opened = pq.PGconn.connect(conninfo.make_conninfo(dsn, **parameters).encode())
     if opened.status != pq.ConnStatus.OK:

@@ -17,6 +17,7 @@ from modak.core.registration import derived_name
 from modak.core.table import Name, Relation
 from modak.source import expressions
 from modak.source.relation import SQL, names_in
+from modak.source.routines import close, entrust
 
 TRIGGERS = ("modak_guard", "modak_guard_update", "modak_keys", "modak_mirror", "modak_truncate")
 
@@ -44,33 +45,32 @@ def spill_names(connection: Connection, relation: Relation) -> list[tuple[Name, 
 
 def create(connection: Connection, relation: Relation, parents: Sequence[tuple[Name, Name]], shape: Shape) -> None:
     """Add the spill partitions with their triggers."""
-    guard, mirror = function_names(shape.table_id)
     define(connection, shape)
     for parent, spill in parents:
         connection.execute(sql.SQL("create table {} partition of {} default").format(identifier(spill), identifier(parent)))
         # Whoever registers, the spill is its table's owner's: ALTER TABLE on the parent asks for that of every partition.
         connection.execute(sql.SQL("alter table {} owner to {}").format(identifier(spill), sql.Identifier(relation.owner)))
+        attach(connection, shape.table_id, spill)
+
+
+def attach(connection: Connection, table_id: int, spill: Name) -> None:
+    """Put the triggers on a spill, or make those that stand there what they are to be. ALWAYS: a replication role's writes must be seen
+    too, or their rows would stand there unseen by everybody."""
+    guard, mirror = function_names(table_id)
+    # After an update, not before it: an update that takes the row to another partition ends as a delete here, and is welcome.
+    triggers = {
+        "modak_guard": ("before insert", "for each row", guard),
+        "modak_guard_update": ("after update or delete", "for each row", guard),
+        "modak_mirror": ("after insert or update or delete", "for each row", mirror),
+        "modak_truncate": ("before truncate", "for each statement", "refuse_truncate"),
+    }
+    for name, (when, each, function) in triggers.items():
         connection.execute(
-            sql.SQL("create trigger modak_guard before insert on {} for each row execute function modak.{}()").format(
-                identifier(spill), sql.Identifier(guard)
+            sql.SQL("create or replace trigger {} {} on {} {} execute function modak.{}()").format(
+                sql.Identifier(name), sql.SQL(when), identifier(spill), sql.SQL(each), sql.Identifier(function)
             )
         )
-        # After an update, not before it: an update that takes the row to another partition ends as a delete here, and is welcome.
-        connection.execute(
-            sql.SQL("create trigger modak_guard_update after update or delete on {} for each row execute function modak.{}()").format(
-                identifier(spill), sql.Identifier(guard)
-            )
-        )
-        connection.execute(
-            sql.SQL("create trigger modak_mirror after insert or update or delete on {} for each row execute function modak.{}()").format(
-                identifier(spill), sql.Identifier(mirror)
-            )
-        )
-        connection.execute(
-            sql.SQL("create trigger modak_truncate before truncate on {} execute function modak.refuse_truncate()").format(
-                identifier(spill)
-            )
-        )
+        connection.execute(sql.SQL("alter table {} enable always trigger {}").format(identifier(spill), sql.Identifier(name)))
 
 
 def define(connection: Connection, shape: Shape) -> None:
@@ -83,6 +83,8 @@ def define(connection: Connection, shape: Shape) -> None:
     }
     connection.execute(SQL.template("spill_guard", function=sql.Identifier(guard), **shared))
     connection.execute(SQL.template("spill_mirror", function=sql.Identifier(mirror), **shared))
+    close(connection, (guard, mirror))
+    entrust(connection, (guard, mirror))
 
 
 def function_names(table_id: int) -> tuple[str, str]:

@@ -6,8 +6,7 @@ trigger of the user's. A crash leaves the staging table, and dropping that drops
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,10 @@ from modak.core import bounds
 from modak.core.lake_table import Shape
 from modak.core.table import Name, Relation
 from modak.core.tier_key import TierKeyType
+from modak.errors import Refused
+from modak.source import spilled
 from modak.source.corrections import PLACE
-from modak.source.expressions import canonical_key, encoded_key, raw, reference
+from modak.source.expressions import canonical_key, encoded_key, key_texts, raw, reference
 from modak.source.relation import SQL
 from modak.source.spill import identifier
 from modak.source.view import delta_name, image_value
@@ -171,10 +172,18 @@ class Staging:
         # The spill's trigger would take that for deletions by the user.
         connection.execute("select set_config('modak.folding', %s, true)", [str(self.shape.table_id)])
         key = canonical_key(self.shape.key_type, reference(self.shape.tier_key, "s"))
-        with _without_triggers(connection):
-            for spill in spills:
-                parts = {"spill": identifier(spill), "key": raw(key), "pk": raw(self._pk()), "line": sql.Literal(line)}
-                connection.execute(SQL.template("untier_unspilled", **self._parts(""), **parts))
+        for spill in spills:
+            found = spilled.listeners(connection, spill)
+            parts = {"spill": identifier(spill), "key": raw(key), "pk": raw(self._pk()), "line": sql.Literal(line)}
+            with spilled.unheard(connection):
+                removed = connection.execute(SQL.template("untier_unspilled", **self._parts(""), **parts)).rowcount
+            # A reference that was kept silent finds the row in its partition.
+            heard = [*(() if found.silenced else found.foreign_keys), *found.triggers]
+            if removed and heard:
+                raise Refused(
+                    f"late rows would leave {spill} for partitions of their own, and {', '.join(heard)} would take that for their deletion",
+                    hint="run it as a role that may keep them silent: grant set on parameter session_replication_role to …",
+                )
 
     def hand_over(self, connection: Connection) -> list[tuple[int, Name, int, int]]:
         """Attach the filled partitions to the heap, and forget the staging table; returns them with their OIDs."""
@@ -200,7 +209,7 @@ class Staging:
     def _same_key(self) -> str:
         """The key in its own types, so that an index finds it."""
         names = self.shape.primary_key
-        texts = ["d.pk"] if len(names) == 1 else [f"(modak.pk_parts(d.pk))[{place}]" for place in range(1, len(names) + 1)]
+        texts = key_texts(names, "d")
         kinds = {column.name: column.type.display for column in self.relation.columns}
         return " and ".join(
             f"{reference(name, 's')} OPERATOR(pg_catalog.=) ({text})::{kinds[name]}" for name, text in zip(names, texts, strict=True)
@@ -217,18 +226,6 @@ class Staging:
             "round": sql.Literal(number),
             "operation": sql.Literal(f"{self.op_id}/"),
         }
-
-
-@contextlib.contextmanager
-def _without_triggers(connection: Connection) -> Iterator[None]:
-    """The rows only change places: no trigger or reference of the user's should hear of it, where this role may see to that."""
-    row = connection.execute("select has_parameter_privilege(current_user, 'session_replication_role', 'set') as may").fetchone()
-    if row is None or not row["may"]:
-        yield
-        return
-    connection.execute("set local session_replication_role = replica")
-    yield
-    connection.execute("set local session_replication_role = origin")
 
 
 def drop(connection: Connection, table_id: int, op_id: str) -> None:

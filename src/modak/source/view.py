@@ -88,10 +88,11 @@ def _joined(parts: Iterable[str]) -> sql.SQL:
 
 def _line(shape: Shape) -> str:
     """T in the type of the tier key, refused where the statement's plan does not reach it."""
-    bound, moved = f"modak.cold_bound({int(shape.table_id)}::bigint)", "modak.line_moved(s.tier_key_hi)"
+    low, bound = (f"modak.{one}_bound({int(shape.table_id)}::bigint)" for one in ("heap", "cold"))
+    moved = "modak.line_moved(s.tier_key_hi)"
     if shape.key_type.is_time:
         moved += f"::text::{shape.key_type.value}"
-    return f"case when s.tier_key_hi > {bound} then {moved} else {line_value(shape.key_type, 's.tier_key_hi')} end"
+    return f"case when s.tier_key_hi > {bound} or s.tier_key_hi < {low} then {moved} else {line_value(shape.key_type, 's.tier_key_hi')} end"
 
 
 def line_value(key_type: TierKeyType, key: str) -> str:
@@ -132,10 +133,11 @@ def from_lake(column: Column, text_columns: Sequence[str]) -> str:
     return name if cold.column_ships(column, text_columns) else f"{name}::{column.type.display}{_collate(column)}"
 
 
-def image_value(column: Column) -> str:
-    """A column of a correction's image in its own type; the delta's row is called d."""
-    key = sql.Literal(column.name).as_string()
-    return f"(d.payload ->> {key})::{column.type.display}{_collate(column)}"
+def image_value(column: Column, *, otherwise: str | None = None) -> str:
+    """A column of a correction's image in its own type, or of a text where the image has none; the delta's row is called d."""
+    found = f"(d.payload ->> {sql.Literal(column.name).as_string()})"
+    text = found if otherwise is None else f"coalesce({found}, {otherwise})"
+    return f"{text}::{column.type.display}{_collate(column)}"
 
 
 def _collate(column: Column) -> str:

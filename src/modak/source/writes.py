@@ -6,6 +6,8 @@ runs with more.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from psycopg import sql
@@ -17,15 +19,21 @@ from modak.source import keys
 from modak.source.expressions import canonical_key, encoded_key, raw, reference, row_image
 from modak.source.keys import references
 from modak.source.relation import SQL
+from modak.source.routines import close
 from modak.source.spill import identifier
 from modak.source.view import corrected_columns
 
 TRIGGER = "modak_write"
+AFTERWARDS = "modak_missed"  # by its name before the note is taken back
+_TEMPLATES = (
+    "write", "unseat", "missed", "same", "taken", "older", "check_keys", "insert_rule", "planned_once", "two_tier_view", "spill_guard",
+    "spill_mirror", "capture",
+)  # fmt: skip
 NOTES = {"modak_note_before": "before", "modak_note_after": "after"}
 
 
 def function_names(table_id: int) -> tuple[str, ...]:
-    return (f"write_{table_id}", f"unseat_{table_id}", *keys.function_names(table_id))
+    return (f"write_{table_id}", f"unseat_{table_id}", f"missed_{table_id}", f"same_{table_id}", *keys.function_names(table_id))
 
 
 def define(
@@ -33,6 +41,15 @@ def define(
 ) -> None:
     """(Re)create functions, rule and triggers for the columns the heap has now and this build of the cold relation."""
     keys.define(connection, relation, shape, heap, text_columns, build)
+    connection.execute(
+        SQL.template(
+            "same",
+            function=sql.Identifier(function_names(shape.table_id)[3]),
+            heap=identifier(heap),
+            image_one=raw(row_image(shape.columns, "one")),
+            image_other=raw(row_image(shape.columns, "other")),
+        )
+    )
     _define_unseat(connection, relation, shape, keys.parts(relation, shape, heap, text_columns, build), text_columns)
     stored = [column for column in relation.columns if not column.generated]
     always = [column for column in relation.columns if column.identity == "a"]
@@ -49,55 +66,85 @@ def define(
         )
     )
     _set_triggers(connection, view, shape.table_id)
-    for function in function_names(shape.table_id):
-        _give(connection, function, relation.owner)
+    close(connection, function_names(shape.table_id))
+    note = sql.SQL("comment on function modak.{}() is {}").format(sql.Identifier(function_names(shape.table_id)[0]), sql.Literal(edition()))
+    connection.execute(note)
+    _give(connection, shape.table_id, relation.owner)
+
+
+@functools.cache
+def edition() -> str:
+    """What this release makes around a table, in one word. The triggers' own form counts as the number in front."""
+    texts = [SQL.text("templates", f"{name}.sql") for name in _TEMPLATES]
+    return f"modak 2 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
+
+
+def is_current(connection: Connection, table_id: int) -> bool:
+    """Whether the functions are those of this release; the note on one of them tells."""
+    row = connection.execute(
+        "select obj_description(to_regprocedure(%s), 'pg_proc') = %s as current", [f"modak.{function_names(table_id)[0]}()", edition()]
+    ).fetchone()
+    return bool(row and row["current"])
 
 
 def _define_unseat(
     connection: Connection, relation: Relation, shape: Shape, shared: Mapping[str, sql.Composable], text_columns: Sequence[str]
 ) -> None:
     key_columns = [column for column in shape.columns if column.name in shape.primary_key]
-    # A key that holds the tier key has one place only.
-    elsewhere = SQL.template(
-        "look_elsewhere",
-        **shared,
-        heap_has_key=raw(" and ".join(f"{reference(name, 'h')} = {reference(name, 'seen')}" for name in shape.primary_key)),
-        lake_has_key=keys.in_lake(relation, shape.primary_key, text_columns, "seen"),
-    )
+    _, unseat, _, same, *_ = function_names(shape.table_id)
+    # Earlier releases had it with one argument.
+    connection.execute(sql.SQL("drop function if exists modak.{}({})").format(sql.Identifier(unseat), shared["heap"]))
     connection.execute(
         SQL.template(
             "unseat",
             **shared,
-            function=sql.Identifier(function_names(shape.table_id)[1]),
-            setting=sql.Literal(f"modak.seen_{shape.table_id}"),
+            function=sql.Identifier(unseat),
+            same=sql.Identifier(same),
+            setting=_seen(shape),
+            missed=_missed(shape),
+            met=_met(shape),
             tier_key=sql.Identifier(shape.tier_key),
             tier_key_text=sql.Literal(shape.tier_key),
             pk_seen=raw(encoded_key(shape.primary_key, "seen")),
             canonical_seen=raw(canonical_key(shape.key_type, reference(shape.tier_key, "seen"))),
             key_image_seen=raw(row_image(key_columns, "seen")),
-            seen_columns=references(relation.columns, "seen"),
             corrected=corrected_columns(relation),
             lake_is_seen=keys.in_lake(relation, _place(shape), text_columns, "seen"),
-            look_elsewhere=raw("") if shape.tier_key in shape.primary_key else elsewhere,
         )
     )
 
 
 def _define_write(connection: Connection, relation: Relation, shape: Shape, heap: Name, settable: Sequence[Column]) -> None:
-    write, unseat, taken, _ = function_names(shape.table_id)
+    write, unseat, missed, same, taken, *_ = function_names(shape.table_id)
     stored = [column for column in relation.columns if not column.generated]
     fixed = [column for column in relation.columns if column.identity == "a" or column.generated]
     sequences = _identity_sequences(connection, relation)
+    shared: dict[str, sql.Composable] = {
+        "heap": identifier(heap),
+        "table_id": sql.Literal(shape.table_id),
+        "table_text": sql.Literal(str(shape.registered)),
+    }
+    connection.execute(
+        SQL.template(
+            "missed",
+            **shared,
+            function=sql.Identifier(missed),
+            missed=_missed(shape),
+            setting=_seen(shape),
+            is_gone=raw(" and ".join(f"{reference(name, 'h')} = {reference(name, 'gone')}" for name in _place(shape))),
+        )
+    )
     connection.execute(
         SQL.template(
             "write",
+            **shared,
             function=sql.Identifier(write),
             unseat=sql.Identifier(unseat),
             taken=sql.Identifier(taken),
-            heap=identifier(heap),
-            table_id=sql.Literal(shape.table_id),
-            table_text=sql.Literal(str(shape.registered)),
+            same=sql.Identifier(same),
             is_old=raw(" and ".join(_equal(name) for name in _place(shape))),
+            # Always true; it notes the row's version, for a writer who finds it gone after he waited for it.
+            meets=raw(f"pg_catalog.set_config({_met(shape).as_string()}, pg_catalog.concat(h.tableoid, h.ctid), true) is not null"),
             is_unchanged=raw(
                 f"pg_catalog.record_image_eq(row({references(relation.columns, 'h').as_string()}), "
                 f"row({references(relation.columns, 'old').as_string()}))"
@@ -105,11 +152,13 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             columns=references(relation.columns),
             heap_columns=references(relation.columns, "h"),
             stored_columns=references(stored),
-            standing_columns=references(relation.columns, "standing"),
             old_columns=references(relation.columns, "old"),
             new_columns=references(relation.columns, "new"),
             old_keys=keys.key_references(shape, "old"),
             new_keys=keys.key_references(shape, "new"),
+            standing_keys=keys.key_references(shape, "standing"),
+            is_standing=raw(" and ".join(_equal(name, "standing") for name in _place(shape))),
+            old_values=references(stored, "old"),
             new_values=references(stored, "new"),
             copied_values=raw(", ".join(_copied(column, sequences) for column in stored)),
             overriding=raw("overriding system value" if any(column.identity == "a" for column in stored) else ""),
@@ -122,6 +171,18 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
     )
 
 
+def _seen(shape: Shape) -> sql.Literal:
+    return sql.Literal(f"modak.seen_{shape.table_id}")
+
+
+def _missed(shape: Shape) -> sql.Literal:
+    return sql.Literal(f"modak.missed_{shape.table_id}")
+
+
+def _met(shape: Shape) -> sql.Literal:
+    return sql.Literal(f"modak.met_{shape.table_id}")
+
+
 def _assigned(columns: Sequence[Column]) -> sql.SQL:
     return raw(", ".join(f"{reference(column.name)} = {reference(column.name, 'new')}" for column in columns))
 
@@ -131,11 +192,15 @@ def _place(shape: Shape) -> list[str]:
     return list(dict.fromkeys((*shape.primary_key, shape.tier_key)))
 
 
-def _give(connection: Connection, function: str, owner: str) -> None:
-    """To the table's owner. Only a superuser can; anybody else who registers has the owner's rights already."""
-    row = connection.execute("select rolsuper, rolname = %s as is_owner from pg_roles where rolname = current_user", [owner]).fetchone()
-    if row and row["rolsuper"] and not row["is_owner"]:
-        connection.execute(sql.SQL("alter function modak.{} owner to {}").format(sql.Identifier(function), sql.Identifier(owner)))
+def _give(connection: Connection, table_id: int, owner: str) -> None:
+    """To the table's owner: whoever registers may do more than he, and his triggers on the heap must not."""
+    found = connection.execute(SQL.query("list_given"), {"names": list(function_names(table_id)), "owner": owner}).fetchall()
+    lends = any(not row["is_superuser"] for row in found)
+    lent = lends and connection.execute("select modak.lend_schema(%s, true) as lent", [table_id]).fetchone() == {"lent": True}
+    for row in found:
+        connection.execute(sql.SQL("alter function {} owner to {}").format(raw(row["routine"]), sql.Identifier(owner)))
+    if lent:
+        connection.execute("select modak.lend_schema(%s, false)", [table_id])
 
 
 def _set_triggers(connection: Connection, view: Name, table_id: int) -> None:
@@ -144,18 +209,25 @@ def _set_triggers(connection: Connection, view: Name, table_id: int) -> None:
             sql.Identifier(TRIGGER), identifier(view), sql.Identifier(function_names(table_id)[0])
         )
     )
+    connection.execute(
+        sql.SQL("create or replace trigger {} after update or delete on {} for each statement execute function modak.{}()").format(
+            sql.Identifier(AFTERWARDS), identifier(view), sql.Identifier(function_names(table_id)[2])
+        )
+    )
     note = sql.SQL("create or replace trigger {} {} update or delete on {} for each statement execute function modak.note_line({})")
     for name, when in NOTES.items():
         connection.execute(note.format(sql.Identifier(name), raw(when), identifier(view), sql.Literal(str(table_id))))
 
 
-def _equal(column: str) -> str:
-    return f"{reference(column, 'h')} OPERATOR(pg_catalog.=) {reference(column, 'old')}"
+def _equal(column: str, row: str = "old") -> str:
+    return f"{reference(column, 'h')} OPERATOR(pg_catalog.=) {reference(column, row)}"
 
 
 def _unchanged(column: Column) -> str:
-    """What is generated always cannot be set, in the heap's own words."""
+    """What is generated always cannot be set, in the heap's own words. DEFAULT for a computed column comes as NULL: the view has none."""
     same = f"pg_catalog.record_image_eq(row({reference(column.name, 'new')}), row({reference(column.name, 'old')}))"
+    if column.generated:
+        same = f"({reference(column.name, 'new')} is null or {same})"
     name = sql.Literal(column.name).as_string()
     return f"if not {same} then raise exception 'column \"%\" can only be updated to DEFAULT', {name} using errcode = '428C9'; end if;"
 
@@ -172,7 +244,7 @@ def _inserted(columns: Sequence[Column], always: Sequence[Column]) -> list[str]:
 def _copied(column: Column, sequences: Mapping[str, int]) -> str:
     """COPY keeps a value it is given, even for a column that is generated always, and generates where there is none."""
     new = reference(column.name, "new")
-    return f"coalesce({new}, modak.next_identity({int(sequences[column.name])}::oid))" if column.identity == "a" else new
+    return f"coalesce({new}, modak.next_identity({int(sequences[column.name])}::pg_catalog.oid))" if column.identity == "a" else new
 
 
 def _identity_sequences(connection: Connection, relation: Relation) -> dict[str, int]:

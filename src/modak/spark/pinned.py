@@ -21,6 +21,7 @@ from modak.core.tier_key import TierKeyType
 from modak.errors import UsageError
 from modak.jobs.spark import SHARED
 from modak.lake.storage import Storage, jdbc_url, spark_properties
+from modak.pinned.moment import moment
 from modak.pinned.pin import TTL
 from modak.pinned.seam import LOCK_TIMEOUT, Seam, SeamColumn, pinned
 from modak.pinned.statements import by_jdbc, corrected_keys, corrected_rows, hot_predicate, hot_source
@@ -30,7 +31,7 @@ from modak.source import heap
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["configure", "pinned_table"]
+__all__ = ["configure", "pinned_table", "pinned_tables"]
 
 CHUNK_BYTES_MIN = 32 * 1024 * 1024
 CHUNK_BYTES_MAX = 512 * 1024 * 1024
@@ -67,6 +68,28 @@ def pinned_table(
         if not wanted:
             raise UsageError("a DataFrame needs at least one column", hint="leave `columns` out for all of them")
         yield _Read(spark, dsn, seam, App(chosen)).frame(reading, wanted, tasks)
+
+
+@contextlib.contextmanager
+def pinned_tables(
+    spark: SparkSession, dsn: str, names: Sequence[str], *, settings: Settings | None = None, ttl: str = TTL
+) -> Iterator[dict[str, DataFrame]]:
+    """Several mirrored tables at one moment, by the names given: joined, they show the boundary of one transaction.
+
+    The rows are the lake's, a little behind Postgres; columns are those the lake had then.
+    """
+    app = App(replace(settings or configuration.load(os.environ), dsn=dsn))
+    with moment(dsn, names, ttl=ttl) as found:
+        frames = {}
+        for name, member in zip(names, found.members, strict=True):
+            storage = app.storage(member.profile)
+            use_catalog(spark, storage)
+            table = f"{storage.catalog_name}.{member.table.lake_table_ref}"
+            if member.pin.snapshot_id is None:
+                frames[name] = spark.read.table(table).where("false")
+            else:
+                frames[name] = spark.read.option("versionAsOf", member.pin.snapshot_id).table(table)
+        yield frames
 
 
 def configure(builder: SparkSession.Builder, dsn: str, *, settings: Settings | None = None) -> SparkSession.Builder:

@@ -3,35 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from modak.web.errors import error_response, internal, json_response
+from modak.web.headers import Application, with_headers
 from modak.web.openapi import DOCUMENT
 from modak.web.stream_load import PREFIX, StreamLoad
+from modak.worker.health import HealthCheck
 from modak.worker.metrics import Metrics
 
+_ASKING_MAX = 3
 
-def build(metrics: Metrics, stream_load: StreamLoad | None) -> Starlette:
-    """Without a token there is no Stream Load, and its address is one that does not exist."""
+
+def build(
+    metrics: Metrics,
+    stream_load: StreamLoad | None,
+    health: HealthCheck,
+    more: Sequence[BaseRoute] = (),
+    rest: Starlette | None = None,
+    missing: Callable[[Request], Response | None] = lambda _: None,
+) -> Application:
+    """Without a token there is no Stream Load and no REST catalog, and their addresses are ones that do not exist.
+
+    ``missing`` may have a page for people.
+    """
+
+    def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        page = missing(request) if error.status_code == 404 else None
+        return page if page is not None else _refused(error)
+
+    # Anybody may ask for these, and each asks Postgres: not all of its connections are for them.
+    places = asyncio.Semaphore(_ASKING_MAX)
 
     async def metrics_page(_: Request) -> Response:
-        return Response(await asyncio.to_thread(metrics.text), media_type=metrics.content_type)
+        async with places:
+            return Response(await asyncio.to_thread(metrics.text), media_type=metrics.content_type)
 
-    routes = [
-        Route("/healthz", _health, methods=["GET"]),
+    async def health_page(_: Request) -> Response:
+        async with places:
+            found = await asyncio.to_thread(health)
+        return json_response(found.as_dict(), 200 if found.is_fine else 503, {} if found.is_fine else {"Retry-After": "5"})
+
+    routes: list[BaseRoute] = [
+        Route("/healthz", health_page, methods=["GET"]),
         Route("/metrics", metrics_page, methods=["GET"]),
         Route("/api/v1/openapi.json", _openapi, methods=["GET"]),
+        *more,
     ]
     if stream_load is not None:
         routes.append(Route(PREFIX + "{rest:path}", _Endpoint(stream_load)))
-    made = Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
+    if rest is not None:
+        routes.append(Mount("/iceberg", rest))
+    made = Starlette(routes=routes, exception_handlers={HTTPException: refused, Exception: _failed})
     made.router.redirect_slashes = False
-    return made
+    return with_headers(made)
 
 
 class _Endpoint:
@@ -45,16 +77,11 @@ class _Endpoint:
         await response(scope, receive, send)
 
 
-async def _health(_: Request) -> Response:
-    return json_response({"status": "ok"})
-
-
 async def _openapi(_: Request) -> Response:
     return json_response(DOCUMENT)
 
 
-def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _refused(error: HTTPException) -> Response:
     if error.status_code == 405:
         return error_response(405, "method_not_allowed", "the method is not for this address", headers=error.headers)
     hint = "/api/v1/openapi.json lists what there is; Stream Load is there when MODAK_LOAD_TOKEN is set"

@@ -6,6 +6,7 @@ Nothing of a load begins before its body is here, so no transaction ever waits f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import tempfile
 import zlib
@@ -76,10 +77,13 @@ async def receive(request: Request, limits: BodyLimits, folder: Path) -> Body:
                     if size > limits.bytes_max:
                         raise _too_large(limits)
                     file.write(piece)
+            # A disk that is full must say so here, where it is answered, and not when the load begins to read.
+            file.flush()
         if not unpacking.is_complete:
             raise Answer(400, "bad_encoding", "the body ends before its compressed data does", hint="was it sent completely?")
     except BaseException as cause:
-        file.close()
+        with contextlib.suppress(OSError):  # it tries once more to write what found no room
+            file.close()
         if isinstance(cause, TimeoutError):
             raise Answer(
                 408, "timeout", "the body did not arrive in time", hint="send it without pauses, or make smaller batches"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from modak.load.request import LABEL_BYTES_MAX
+from modak.web import openapi_console
 
 Part = dict[str, Any]
 
@@ -94,7 +95,7 @@ _SECURITY: list[Part] = [{"token": []}, {"bearer": []}]
 
 DOCUMENT: Part = {
     "openapi": "3.1.0",
-    "info": {"title": "Modak", "version": "1", "description": "Stream Load: labelled batches, each applied exactly once."},
+    "info": {"title": "Modak", "version": "1", "description": "Stream Load, and what there is to see."},
     "paths": {
         "/api/load/{table}": {
             "post": {
@@ -134,18 +135,17 @@ DOCUMENT: Part = {
                 "responses": _answers("applied before", "Result", "400", "401", "404", "405", "408", "503"),
             }
         },
-        "/healthz": {
-            "get": {"operationId": "health", "summary": "Whether the server answers", "responses": {"200": {"description": "it does"}}}
-        },
         "/metrics": {
             "get": {"operationId": "metrics", "summary": "Figures for Prometheus", "responses": {"200": {"description": "as text"}}}
         },
+        **openapi_console.PATHS,
     },
     "components": {
-        "schemas": {"Result": _RESULT, "Error": _ERROR},
+        "schemas": {"Result": _RESULT, "Error": _ERROR, **openapi_console.SCHEMAS},
         "securitySchemes": {
             "token": {"type": "apiKey", "in": "header", "name": "X-Modak-Token"},
             "bearer": {"type": "http", "scheme": "bearer"},
+            **openapi_console.SECURITY_SCHEMES,
         },
     },
 }

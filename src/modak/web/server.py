@@ -9,22 +9,38 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import h11
 import uvicorn
+from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from modak.app import App
 from modak.errors import MissingComponent
 from modak.load import LoadOptions, lake_storage
 from modak.load.group import GroupLimits, Loads
+from modak.tls import tls_context
+from modak.web.api import Api
 from modak.web.app import build
 from modak.web.bodies import BodyLimits
+from modak.web.console.guard import Guard
+from modak.web.console.pages import Console
+from modak.web.console.query import Queries
+from modak.web.console.rendering import LIVE_SECONDS
+from modak.web.console.session import access
+from modak.web.reports import Reports
 from modak.web.stream_load import StreamLoad
+from modak.worker.errands import Errands
+from modak.worker.health import HealthCheck
+from modak.worker.looking import looking
 from modak.worker.metrics import Metrics
+from modak.worker.samples import SAMPLE_SECONDS, Sampler, storage_of
+from modak.worker.state import LoopState
 
 # Rows of one batch at most; a file of a gigabyte has about so many.
 ROWS_MAX = 20_000_000
@@ -32,21 +48,36 @@ _HEADER_BYTES_MAX = 64 * 1024
 _HEADER_SECONDS = 30.0
 _CONNECTIONS_MAX = 1000
 _GRACE_SECONDS = 30
+_LOOKS_MAX = 4
+_THREADS_MAX = 24
 
 
 @dataclass
 class HttpServer:
-    """One server of one application. ``serve`` returns when ``stop`` was called and everything is answered."""
+    """One server of one application. ``serve`` returns when ``stop`` was called and everything is answered.
+
+    ``state`` is what the loop of the same process writes; without it the server runs no jobs.
+    """
 
     app: App
     body_limits: BodyLimits | None = None
     group_limits: GroupLimits | None = None
     loads_max: int = 128
     header_seconds: float = _HEADER_SECONDS
+    sample_seconds: float = SAMPLE_SECONDS
+    live_seconds: float = LIVE_SECONDS
     port: int = 0
+    state: LoopState | None = None
 
     def __post_init__(self) -> None:
-        self.metrics = Metrics(self.app.connection)
+        look = looking(self.app)
+        storages = storage_of(look, self.app.storage)
+        self.sampler = Sampler(look, storages, seconds=self.sample_seconds)
+        self.errands = Errands(self.app)
+        self.metrics = Metrics(look, self.state, self.sampler.samples)
+        settings = self.app.settings
+        self.health = HealthCheck(look, self.state, self.sampler.samples, settings.cycle_seconds, lease_seconds=settings.lease_seconds)
+        self.reports = Reports(look, storages, self.sampler.samples, self.state, self.errands)
         self.loads: Loads | None = None
         self._stop = asyncio.Event()
 
@@ -55,13 +86,27 @@ class HttpServer:
         self._stop.set()
 
     async def serve(self, started: Callable[[], object] = lambda: None) -> None:
-        with _listen(*self.app.settings.http) as listening:
+        settings = self.app.settings
+        # More than the few of a small machine: whoever waits for Postgres in one of them must not hold up health.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS_MAX, "modak-http"))
+        tls = tls_context(settings.http_cert, settings.http_key, "MODAK_HTTP")
+        with _listen(*settings.http) as listening:
             self.port = listening.getsockname()[1]
             async with self._stream_load() as stream_load:
-                await self._run(listening, stream_load, started)
+                self.sampler.start()
+                try:
+                    await self._run(listening, stream_load, tls, started)
+                finally:
+                    self.errands.stop()
+                    await asyncio.to_thread(self.sampler.stop)
 
-    async def _run(self, listening: socket.socket, stream_load: StreamLoad | None, started: Callable[[], object]) -> None:
-        server = _Server(_config(build(self.metrics, stream_load), self.header_seconds))
+    async def _run(
+        self, listening: socket.socket, stream_load: StreamLoad | None, tls: ssl.SSLContext | None, started: Callable[[], object]
+    ) -> None:
+        rest = self.app.rest_catalog()
+        console, routes = self._console(is_tls=tls is not None)
+        application = build(self.metrics, stream_load, self.health, routes, rest.build() if rest else None, console.missing)
+        server = _Server(_config(application, self.header_seconds, tls))
         running = asyncio.create_task(server.serve(sockets=[listening]))
         waiting = asyncio.create_task(self._stop.wait())
         started()
@@ -71,6 +116,15 @@ class HttpServer:
             stream_load.stop()
         server.should_exit = True
         await running
+
+    def _console(self, *, is_tls: bool) -> tuple[Console, list[Route]]:
+        """The console and the API behind one door, sharing places: neither may take all of Postgres's connections."""
+        settings = self.app.settings
+        guard = Guard(access(settings.console_password, settings.http[0]), settings.console_password or "", is_tls)
+        queries, places = Queries(self.app), asyncio.Semaphore(_LOOKS_MAX)
+        api = Api(self.reports, queries, guard, self.health, places)
+        console = Console(self.app, self.reports, queries, self.errands, guard, places, self.live_seconds)
+        return console, [*api.routes(), *console.routes()]
 
     @contextlib.asynccontextmanager
     async def _stream_load(self) -> AsyncIterator[StreamLoad | None]:
@@ -111,8 +165,8 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
         yield listening
 
 
-def _config(application: Any, header_seconds: float) -> uvicorn.Config:
-    return uvicorn.Config(
+def _config(application: Any, header_seconds: float, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    config = uvicorn.Config(
         application,
         http=type("_Protocol", (_Protocol,), {"header_seconds": header_seconds}),
         ws="none",
@@ -120,11 +174,16 @@ def _config(application: Any, header_seconds: float) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        # Whoever could write the header could choose the address that wrong passwords are counted for.
+        proxy_headers=False,
         h11_max_incomplete_event_size=_HEADER_BYTES_MAX,
         # Ours ends a quiet connection, in whatever state it is.
         timeout_keep_alive=3600,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
+    config.load()
+    config.ssl = tls
+    return config
 
 
 class _Server(uvicorn.Server):

@@ -1,6 +1,7 @@
-"""The loop: every table's jobs, one after the other, cycle after cycle. What fails is tried again later, and never stops another table.
+"""The loop: cycle after cycle one look at every table, and what is due is run, several tables side by side.
 
-One worker of a database runs jobs; others stand by, and the next one takes over when its session ends.
+One worker of a database leads and runs jobs; others stand by. What fails is tried again later, with the reason in modak.problems, and
+never stops another table.
 """
 
 from __future__ import annotations
@@ -8,121 +9,247 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psycopg
 
 from modak.app import App
-from modak.catalog import tables
-from modak.catalog.tables import Registered
+from modak.catalog import leadership, problems
+from modak.catalog.migrate import SQL as CATALOG_SQL
 from modak.connection import Connection
-from modak.core.table import Name
-from modak.errors import LockNotAvailable, ModakError
-from modak.jobs import adopt, fold, mirror, reclaim, retain, tier
-from modak.jobs.context import JobContext
+from modak.core import schedule
+from modak.core.schedule import Job, Limits, Memory, Past, Sight
+from modak.errors import LeadershipLost, LockNotAvailable, ModakError, Retry
+from modak.jobs import mirror
+from modak.settings import Settings
+from modak.worker import work
+from modak.worker.lease import Lease, leading
+from modak.worker.state import LoopState
+from modak.worker.survey import Survey
 
-LEADER_LOCK = 0x6D67 << 40
 BACKOFF_SECONDS_MAX = 300.0
-# A commit for every few corrections would leave the lake in splinters: so many of them, or so long since the last fold.
-FOLD_ROWS = 10_000
-FOLD_SECONDS = 300.0
+MIRROR = "mirror"
+BACKLOG = "backlog"
+PUMP_SECONDS_MAX = 30.0
+_LOOK_SECONDS = 0.2
 log = logging.getLogger("modak.worker")
 
 
+class Backlogged(ModakError):
+    """Corrections or staged loads wait; no further partition of the table is tiered until fewer do."""
+
+    code = "backlog"
+    retry = Retry.LATER
+
+
 @dataclass
-class _Backoff:
+class _Known:
+    """What this worker remembers of a table."""
+
+    folded: float
+    passes: dict[Job, tuple[str, float, bool]] = field(default_factory=dict)
     failures: int = 0
     until: float = 0.0
+    failed: frozenset[Job] = frozenset()
+
+    def memory(self, now: float, spread: float) -> Memory:
+        passes = {job: Past(activity, now - at + spread, settled) for job, (activity, at, settled) in self.passes.items()}
+        return Memory(passes, now - self.folded)
 
 
 @dataclass
 class Loop:
-    """Runs in a thread of its own until ``stop`` is set; a job that is at work then is finished first."""
+    """Runs in a thread of its own until ``stop`` is set; jobs that are at work then are finished first."""
 
     app: App
     stop: threading.Event
     seconds: float
-    _backoffs: dict[Name, _Backoff] = field(default_factory=dict)
-    _folded: dict[Name, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    state: LoopState = field(default_factory=LoopState)
+    _known: dict[int, _Known] = field(default_factory=dict)
+    _served: dict[int, float] = field(default_factory=dict)
+    _running: dict[int | str, Future[None]] = field(default_factory=dict)
 
     def run(self) -> None:
-        while not self.stop.is_set():
+        try:
+            self._run_until_stopped()
+        finally:
+            self.state.ended = True
+
+    def _run_until_stopped(self) -> None:
+        settings = self.app.settings
+        connect = partial(self.app.connection, application=leadership.lease_name())
+        with ThreadPoolExecutor(settings.worker_tables, "modak-table") as self._tables, ThreadPoolExecutor(1, "modak-mirror") as self._pump:
+            while not self.stop.is_set():
+                try:
+                    with leading(connect, settings.lease_seconds, self.stop) as lease:
+                        if lease is not None:
+                            self._lead(lease)
+                except (psycopg.Error, ModakError) as cause:
+                    log.warning("no lease: %s", cause)
+                finally:
+                    self.state.is_leader, self.state.epoch = False, None
+                self.stop.wait(min(1.0, self.seconds))
+
+    def _lead(self, lease: Lease) -> None:
+        self.state.epoch, self.state.since, self.state.is_leader = lease.epoch, lease.since, True
+        survey = Survey(self.limits)
+        while not self._is_over(lease):
             try:
-                with self.app.connection() as connection:
-                    self._lead(connection)
+                with self.app.connection(application=leadership.session_name(lease.epoch)) as connection:
+                    survey.begin(connection)
+                    connection.execute(CATALOG_SQL.query("clear_job"), {"job": BACKLOG})
+                    self.state.waits = {}
+                    while not self._is_over(lease):
+                        self._cycle(connection, lease, survey)
+                        self._pause(lease)
             except (psycopg.Error, ModakError) as cause:
                 log.warning("no cycle: %s", cause)
-            self.stop.wait(self.seconds)
+                self._pause(lease)
+        if not lease.lost.is_set():
+            # Draining: it leads until its jobs are through, so that nobody takes them for left behind.
+            wait(list(self._running.values()))
 
-    def _lead(self, connection: Connection) -> None:
-        """As long as the session lives, which holds the lock."""
-        connection.autocommit = True
-        row = connection.execute("select pg_try_advisory_lock(%s) as mine", [LEADER_LOCK]).fetchone()
-        if row is None or not row["mine"]:
-            return
-        log.info("this worker runs the jobs")
-        while not self.stop.is_set():
-            # Fails where the session is gone, and with it the lock.
-            listed = [found for found in tables.listing(connection) if found.enabled and found.mode == "tiered"]
-            for table in listed:
-                if self.stop.is_set():
-                    return
-                self._table(connection, table)
-            self._mirror(connection)
-            self.stop.wait(self.seconds)
+    def _is_over(self, lease: Lease) -> bool:
+        return self.stop.is_set() or lease.lost.is_set()
 
-    def _table(self, connection: Connection, table: Registered) -> None:
-        backoff = self._backoffs.setdefault(table.name, _Backoff())
-        if time.monotonic() < backoff.until:
+    def _pause(self, lease: Lease) -> None:
+        until = time.monotonic() + self.seconds
+        while not self._is_over(lease) and (left := until - time.monotonic()) > 0:
+            self.stop.wait(min(_LOOK_SECONDS, left))
+
+    def _cycle(self, connection: Connection, lease: Lease, survey: Survey) -> None:
+        self._running = {key: future for key, future in self._running.items() if not future.done()}
+        now = time.monotonic()
+        sights = {sight.table_id: sight for sight in survey.look(connection)}
+        self._forget_others(set(sights))
+        self.state.keeps({MIRROR, *(str(sight.name) for sight in sights.values())})
+        for sight in schedule.in_turn(sights.values(), self._served):
+            known = self._known.setdefault(sight.table_id, _Known(now))
+            self._hold_back(connection, sight)
+            if sight.table_id in self._running or now < known.until:
+                continue
+            due = schedule.due(sight, known.memory(now, self._spread(sight)), self.limits)
+            for job in known.failed.difference(due):
+                # Somebody did it by hand, or the policy does not want it any more.
+                problems.clear(connection, sight.table_id, job.value)
+            known.failed = known.failed.intersection(due)
+            if due:
+                self._served[sight.table_id] = now
+                self._running[sight.table_id] = self._tables.submit(self._table, lease, sight, due)
+        if survey.mirrored and MIRROR not in self._running:
+            self._running[MIRROR] = self._pump.submit(self._mirror, lease)
+        self.state.cycle_at = datetime.now(UTC)
+        self.state.cycles += 1
+
+    def _spread(self, sight: Sight) -> float:
+        """Tables that were looked at together when the worker began are looked at again one after the other."""
+        return sight.table_id % 1000 / 1000 * self.limits.recheck_seconds / 2
+
+    def _forget_others(self, present: set[int]) -> None:
+        """Unregistered or disabled: what was remembered of it must not be taken for another table's."""
+        for table_id in set(self._known) - present - set(self._running):
+            del self._known[table_id]
+            self._served.pop(table_id, None)
+
+    def _hold_back(self, connection: Connection, sight: Sight) -> None:
+        reason, name = schedule.backpressure(sight, self.limits) if sight.tiers else None, str(sight.name)
+        if reason == self.state.waits.get(name):
             return
-        failed = False
-        for name, work in self._due(connection, table):
-            if self.stop.is_set():
-                return
+        self.state.holds_back(name, reason)
+        if reason is None:
+            problems.clear(connection, sight.table_id, BACKLOG)
+            return
+        hint = "tiering waits for them; `modak fold` and `modak adopt` say what keeps them"
+        problems.report(connection, sight.table_id, BACKLOG, Backlogged(reason, hint=hint))
+
+    def _table(self, lease: Lease, sight: Sight, jobs: list[Job]) -> None:
+        """One table's round, in a thread of its own."""
+        known, name = self._known[sight.table_id], str(sight.name)
+        failed: dict[Job, Exception] = {}
+        for job in jobs:
+            if self._is_over(lease):
+                break
             try:
-                with self.app.job(table.name) as job:
-                    work(job)
+                self._run(lease, sight, known, job)
             except LockNotAvailable as busy:
-                log.info("%s of %s waits: %s", name, table.name, busy)
-            except (psycopg.Error, ModakError) as cause:
-                failed = True
-                log.warning("%s of %s failed: %s", name, table.name, cause)
-        backoff.failures = backoff.failures + 1 if failed else 0
-        backoff.until = time.monotonic() + min(BACKOFF_SECONDS_MAX, self.seconds * 2**backoff.failures) if failed else 0.0
+                log.info("%s of %s waits: %s", job, name, busy)
+            except LeadershipLost as lost:
+                log.warning("%s of %s was not published: %s", job, name, lost)
+                break
+            except Exception as cause:  # whatever it is, it is this table's, and the others go on
+                failed[job] = cause
+                expected = isinstance(cause, psycopg.Error | ModakError)
+                log.warning("%s of %s failed: %s", job, name, cause, exc_info=None if expected else cause)
+        self._remember(lease, sight, known, failed)
 
-    def _mirror(self, connection: Connection) -> None:
-        """All mirrored tables at once, since they share a slot; what stops one of them is in modak.problems."""
-        if self.stop.is_set():
+    def _run(self, lease: Lease, sight: Sight, known: _Known, job: Job) -> None:
+        now = time.monotonic()
+        with self.state.job(str(sight.name), job.value):
+            # The pump has a mirrored table for a moment with every batch; somebody waits for it then.
+            waits = 0.0 if sight.has_seam else PUMP_SECONDS_MAX
+            with self.app.job(sight.name, epoch=lease.epoch, wait_seconds=waits) as context:
+                settled = work.run(job, context)
+        known.passes[job] = (sight.activity, now, settled)
+        if job is Job.FOLD:
+            known.folded = now
+
+    def _remember(self, lease: Lease, sight: Sight, known: _Known, failed: dict[Job, Exception]) -> None:
+        """Back off, and say so where `modak status` looks."""
+        name = str(sight.name)
+        known.failures, known.failed = known.failures + 1 if failed else 0, frozenset(failed)
+        seconds = schedule.backoff_seconds(known.failures, self.seconds, BACKOFF_SECONDS_MAX) if failed else 0.0
+        known.until = time.monotonic() + seconds
+        if not failed or lease.lost.is_set():
+            self.state.fails(name, None)
             return
+        why = "; ".join(f"{job}: {cause}" for job, cause in failed.items())
+        self.state.fails(name, why, datetime.now(UTC) + timedelta(seconds=seconds))
+        self._postpone(lease, sight, failed, seconds)
+
+    def _postpone(self, lease: Lease, sight: Sight, failed: dict[Job, Exception], seconds: float) -> None:
+        """Not as a worker that was just replaced: what failed then is nobody's problem."""
         try:
-            done = mirror.mirror(connection, self.app.dsn, self.app.job)
-        except (psycopg.OperationalError, psycopg.InterfaceError):
-            raise
-        except (psycopg.Error, ModakError) as cause:
-            log.warning("mirror failed: %s", cause)
+            with self.app.connection() as connection, connection.transaction():
+                leadership.check_epoch(connection, lease.epoch)
+                for job, cause in failed.items():
+                    problems.postpone(connection, sight.table_id, job.value, _as_ours(cause), seconds)
+        except (psycopg.Error, ModakError) as away:
+            log.warning("why %s failed could not be written down: %s", sight.name, away)
+
+    def _mirror(self, lease: Lease) -> None:
+        """All mirrored tables at once, since they share a slot; what stops one of them is in modak.problems."""
+        opened: mirror.Opener = partial(self.app.job, epoch=lease.epoch)
+        try:
+            with self.app.connection(application=leadership.session_name(lease.epoch)) as connection:
+                done = mirror.mirror(connection, self.app.dsn, opened, settles=False, epoch=lease.epoch, told=self.state.moves)
+        except Exception as cause:  # the next cycle tries again
+            expected = isinstance(cause, psycopg.Error | ModakError)
+            log.warning("mirror failed: %s", cause, exc_info=None if expected else cause)
+            self.state.fails(MIRROR, str(cause))
             return
+        self.state.fails(MIRROR, None)
         for name, why in (done.parked | done.failed).items():
             if why != mirror.PARKED_BEFORE:
                 log.warning("mirror of %s stopped: %s", name, why)
 
-    def _due(self, connection: Connection, table: Registered) -> Iterator[tuple[str, Callable[[JobContext], object]]]:
-        """Staged rows first: a fold leaves what is newer than they are, and tiering may have to wait for them."""
-        if tables.count(connection, "count_staged", table.table_id):
-            yield "adoption", adopt.adopt
-        if table.tier_lag is not None:
-            yield "tiering", tier.tier
-        if tables.has_tiered(connection, table.table_id):
-            yield "reclaim", reclaim.reclaim
-        if self._folds(connection, table):
-            yield "fold", fold.fold
-        if table.lake_retention_lag is not None:
-            yield "retention", retain.retain
 
-    def _folds(self, connection: Connection, table: Registered) -> bool:
-        waiting, now = tables.count(connection, "count_delta", table.table_id), time.monotonic()
-        last = self._folded.setdefault(table.name, now)
-        if not waiting or (waiting < FOLD_ROWS and now - last < FOLD_SECONDS):
-            return False
-        self._folded[table.name] = now
-        return True
+def limits_of(settings: Settings) -> Limits:
+    """What the settings say of the loop's limits."""
+    return Limits(
+        fold_rows=settings.fold_rows,
+        fold_seconds=settings.fold_seconds,
+        backlog_rows=settings.backlog_rows,
+        backlog_labels=settings.backlog_labels,
+        maintain_seconds=settings.maintain_seconds,
+    )
+
+
+def _as_ours(cause: Exception) -> ModakError:
+    if isinstance(cause, ModakError):
+        return cause
+    kind = "Postgres refused" if isinstance(cause, psycopg.Error) else type(cause).__name__
+    return ModakError(f"{kind}: {str(cause).strip()}", hint="the worker's log has the rest")

@@ -44,3 +44,15 @@ def test_names_that_were_swapped() -> None:
 
 def test_nothing_known_yet() -> None:
     assert recognise(described("a"), [], shape(a=1)) == shape(a=1)
+
+
+def test_a_return_to_an_older_shape() -> None:
+    history = [shape(a=1, b=2), shape(a=1, b=2, c=3)]
+    assert recognise(described("a", "b"), history, shape(a=1, b=2)) == shape(a=1, b=2)
+    assert "dropped and added again" in str(recognise(described("a", "b"), history, shape(a=1, b=4)))
+    assert "dropped and added again" in str(recognise(described("a", "b"), history, shape(a=1, b=3)))
+
+
+def test_a_replay_meets_what_it_met_before() -> None:
+    before = [shape(a=1, b=2)]
+    assert recognise(described("a", "b"), before, shape(a=1, b=3), is_replay=True) == before[0]

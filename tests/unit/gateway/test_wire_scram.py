@@ -274,10 +274,10 @@ def running(users: dict[str, Verifier]) -> Iterator[Server]:
     stopped = asyncio.Event()
     thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     yield server
     loop.call_soon_threadsafe(stopped.set)
-    thread.join(10)
+    thread.join(60)
     loop.close()
 
 
@@ -289,7 +289,7 @@ def server() -> Iterator[Server]:
 
 def connect(server: Server, user: str, password: str, **more: str) -> psycopg.ClientCursor[tuple[str | None, ...]]:
     connection = psycopg.connect(
-        host="127.0.0.1", port=server.port, user=user, password=password, dbname="shop", connect_timeout=10, autocommit=True, **more
+        host="127.0.0.1", port=server.port, user=user, password=password, dbname="shop", connect_timeout=60, autocommit=True, **more
     )
     return psycopg.ClientCursor(connection)
 

@@ -32,9 +32,11 @@ class LakeAnswer:
     means that Postgres has to give it; a statement that cannot exclude that is computed to its end before anything is given out.
     """
 
-    def __init__(self, cursor: Cursor, plan: Plan, relations: dict[str, str], held: contextlib.ExitStack) -> None:
+    def __init__(
+        self, cursor: Cursor, plan: Plan, relations: dict[str, str], held: contextlib.ExitStack, notice: str | None = None
+    ) -> None:
         self.fields: Sequence[FieldDescription] = plan.fields
-        self.relations = relations
+        self.relations, self.notice = relations, notice
         self._cursor, self._plan, self._held = cursor, plan, held
         self._source: Any = None
         self._forms: list[ColumnFormat] = []

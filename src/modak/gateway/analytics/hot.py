@@ -47,7 +47,12 @@ def delta_sql(seam: Seam, columns: Sequence[RelationColumn]) -> str:
 
 def _key(column: RelationColumn, place: int, count: int) -> str:
     text = "d.pk" if count == 1 else f"(modak.pk_parts(d.pk))[{place + 1}]"
-    return f"({text})::{column.pg.display}"
+    return f"({text})::{_type(column)}"
+
+
+def _type(column: RelationColumn) -> str:
+    """What lies under a domain: the value met the domain's conditions when it was written, and here they would run as the gateway."""
+    return f"{reference(column.pg.base, reference(column.pg.namespace))}"
 
 
 def _image(relation: RegisteredRelation, column: RelationColumn) -> str:
@@ -55,7 +60,7 @@ def _image(relation: RegisteredRelation, column: RelationColumn) -> str:
     value = f"(d.payload ->> {string(column.name)})"
     if column.name == relation.tier_key:
         value = key_value(relation.key_type, "d.tier_key")
-    return f"(case when d.op = 0 then {value}::{column.pg.display} end)"
+    return f"(case when d.op = 0 then {value}::{_type(column)} end)"
 
 
 def _items(items: Iterable[tuple[LakeType, str]]) -> str:

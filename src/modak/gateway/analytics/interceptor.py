@@ -16,21 +16,26 @@ from typing import TypeVar
 
 from sqlglot import exp
 
+from modak.core.mirror_reads import HEAP, HYBRID, wait_seconds
+from modak.core.tier_key import KEY_MAX
 from modak.errors import ConnectionFailed
+from modak.gateway.analytics import mirrors
 from modak.gateway.analytics.answer import LakeAnswer
 from modak.gateway.analytics.hot import is_only_hot
+from modak.gateway.analytics.in_full import in_full
 from modak.gateway.analytics.parameters import bound
 from modak.gateway.analytics.plan import Plan, plan
 from modak.gateway.analytics.preparation import Preparation, Tables
 from modak.gateway.analytics.reader import Reader, Readers, ReadFailed
 from modak.gateway.analytics.relations import RegisteredRelation, Relations
 from modak.gateway.analytics.route import Route, read_route
-from modak.gateway.analytics.seam import Client, Declined, Stale, ask_client
+from modak.gateway.analytics.seam import Behind, Client, Declined, Stale, ask_client
 from modak.gateway.analytics.statement import Candidate, looks_like_query, read_statement, taken_apart, with_views
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.functions import register_functions
 from modak.gateway.dialect.literals import timestamp_text
 from modak.gateway.interception import ClientSession, Parameter
+from modak.gateway.own_session import QueryRefused
 from modak.gateway.pins import PinKeeper
 from modak.gateway.wire.cells import Unsupported
 from modak.gateway.wire.messages import FieldDescription
@@ -64,12 +69,13 @@ class LakeInterceptor:
     ) -> None:
         """``heap_names``: where the heap kept the plain name, that name means both tiers here. Turn it on only if what is declined goes
         to Postgres as ``forwarded`` writes it: by its own text it would read the heap alone."""
-        self._relations, self._executor = relations, executor
+        self._relations, self._executor, self._dsn = relations, executor, dsn
         self._collation_is_c, self._heap_names = collation_is_c, heap_names
         self._refreshing = False
+        self._has_chosen = False
         self._readers = Readers(dsn)
         self._tables = Tables(tables, relations, pins)
-        self._plans: dict[tuple[str, tuple[int, ...], tuple[FieldDescription, ...], str], Plan] = {}
+        self._plans: dict[tuple[str, tuple[int, ...], tuple[FieldDescription, ...] | None, str], Plan] = {}
         self._names: tuple[frozenset[str], re.Pattern[str]] = (frozenset(), re.compile(r"(?!)"))
         cursor = tables.engine.cursor()
         register_functions(cursor)
@@ -79,10 +85,16 @@ class LakeInterceptor:
     def close(self) -> None:
         self._readers.close()
 
+    def note_choice(self) -> None:
+        """A session reads mirrored tables from the lake: from now on sessions are asked."""
+        self._has_chosen = True
+
     def candidate(self, sql: str) -> Candidate | None:
         if not self._relations.is_fresh and not self._refreshing:
             self._refreshing = True
             self._executor.submit(self._refresh)
+        if not self._has_chosen and "modak.mirrored_reads" in sql.lower():
+            self.note_choice()
         if not looks_like_query(sql) or not self._mentions().search(sql):
             return None
         found = _read(sql) if len(sql) <= _CACHED_CHARS_MAX else read_statement(sql)
@@ -94,7 +106,7 @@ class LakeInterceptor:
         return None if self._is_only_hot(found, ()) else found
 
     def _calls_a_heap(self, candidate: Candidate) -> bool:
-        heaps = {relation.heap.name for relation in self._relations.all() if relation.surface == "heap"}
+        heaps = {relation.heap.name for relation in self._relations.all() if relation.surface == "heap" and not relation.is_mirror}
         return self._heap_names and any(name[-1] in heaps for name in candidate.names)
 
     async def answer(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer | None:
@@ -108,12 +120,16 @@ class LakeInterceptor:
 
     async def forwarded(self, candidate: Candidate, session: ClientSession) -> str:
         """The statement as Postgres must run it to read both tiers: a heap's plain name becomes its view's."""
-        if not any(relation.surface == "heap" for relation in self._relations.all()):
+        if not any(relation.surface == "heap" and not relation.is_mirror for relation in self._relations.all()):
             return candidate.sql
         names = ", ".join(f"pg_catalog.to_regclass({regclass(name)})::pg_catalog.oid" for name in candidate.names)
         row = (await session.query(f"select {names}"))[0]
         heaps = {place: self._relations.by_oid(int(oid)) for place, oid in enumerate(row) if oid is not None}
-        replaced = {place: found for place, found in heaps.items() if found is not None and int(row[place] or 0) == found.table_id}
+        replaced = {
+            place: found
+            for place, found in heaps.items()
+            if found is not None and not found.is_mirror and int(row[place] or 0) == found.table_id
+        }
         return with_views(candidate, replaced) if replaced else candidate.sql
 
     async def describe_route(self, sql: str, session: ClientSession, parameters: Sequence[Parameter] = ()) -> Route:
@@ -133,12 +149,20 @@ class LakeInterceptor:
             return await self._attempt(candidate, session, parameters)
         except Stale:
             # Left to Postgres, a query over a large lake would take minutes where this takes one more look.
-            return await self._attempt(candidate, session, parameters)
+            try:
+                return await self._attempt(candidate, session, parameters)
+            except Behind as behind:
+                if behind.is_told:
+                    session.notify("the lake did not come to this moment in time: Postgres answers from the heap")
+                raise
 
     async def _attempt(self, candidate: Candidate, session: ClientSession, parameters: Sequence[Parameter]) -> LakeAnswer:
         planned, client = await self._planned(candidate, session, parameters)
         # Rows that Postgres holds are read here and now: after that the answer needs its snapshot no more.
-        return await self._with_reader(planned, client, Preparation.run, LakeAnswer.close)
+        answer = await self._with_reader(planned, client, Preparation.run, LakeAnswer.close)
+        if answer.notice and client.wants_notices:
+            session.notify(answer.notice)
+        return answer
 
     def _is_only_hot(self, candidate: Candidate, parameters: Sequence[Parameter]) -> bool:
         """A first look, by names and the last T seen: what speaks of hot rows alone is not worth a question. Wrong guesses do no harm."""
@@ -146,7 +170,7 @@ class LakeInterceptor:
         if any(name[-1] not in by_name for name in candidate.names):
             return False
         relations = [by_name[candidate.names[number][-1]] for number in candidate.uses]
-        lines = [self._relations.line(relation.table_id) for relation in relations]
+        lines = [KEY_MAX if relation.is_mirror else self._relations.line(relation.table_id) for relation in relations]
         try:
             tree = bound(candidate.tree, parameters, [parameter.oid for parameter in parameters]) if parameters else candidate.tree
             _, uses = taken_apart(tree, relations, None)
@@ -163,26 +187,72 @@ class LakeInterceptor:
             raise Declined("only hot rows are asked for, which Postgres holds itself")
         if not self._relations.is_fresh:
             await self._run(self._relations.refresh)
+        if session.stands_for is not None:
+            return await self._planned_for(candidate, session)
         given = [parameter.oid for parameter in parameters]
         oids, fields = await session.describe(candidate.sql, given)
         tree = bound(candidate.tree, parameters, oids)
-        client = await ask_client(session, candidate.names, candidate.functions)
-        relations = self._resolved(candidate, client)
+        client, relations = await self._asked(candidate, session)
         heaps = _heaps(candidate, relations, client)
         if heaps:
             # A heap may have columns that its view does not show yet, and the view's are what is read.
             fields = (await session.describe(with_views(candidate, heaps), given))[1]
-        if parameters or heaps or _TELLS_TIME.search(candidate.sql) or len(candidate.sql) > _CACHED_CHARS_MAX:
+        if parameters or heaps:
             return await self._run(lambda: self._plan(tree, relations, fields, client)), client
+        return await self._kept(candidate, relations, fields, client), client
+
+    async def _planned_for(self, candidate: Candidate, session: ClientSession) -> tuple[Plan, Client]:
+        """Somebody's statement in a session of ours. Already to read it Postgres runs what the types of its constants name, so only what
+        was translated whole, and so speaks of nothing but built-in functions and types, is shown to it."""
+        client, relations = await self._asked(candidate, session)
+        planned = await self._kept(candidate, relations, None, client)
+        try:
+            return planned.described((await session.describe(in_full(candidate, relations), ()))[1]), client
+        except QueryRefused as cause:
+            raise Declined(f"Postgres does not take it: {cause}") from cause
+
+    async def _asked(self, candidate: Candidate, session: ClientSession) -> tuple[Client, list[RegisteredRelation]]:
+        client = await ask_client(session, candidate.names, candidate.functions)
+        relations = self._resolved(candidate, client)
+        return await self._choose(relations, session, client), relations
+
+    async def _kept(
+        self, candidate: Candidate, relations: Sequence[RegisteredRelation], fields: Sequence[FieldDescription] | None, client: Client
+    ) -> Plan:
+        """The plan of a statement without parameters, as it was made the last time if nothing changed since."""
+        if _TELLS_TIME.search(candidate.sql) or len(candidate.sql) > _CACHED_CHARS_MAX:
+            return await self._run(lambda: self._plan(candidate.tree, relations, fields, client))
         # Relations are compared as objects: what changes in the catalog makes new ones.
-        key = (candidate.sql, tuple(map(id, relations)), tuple(fields), client.settings["TimeZone"])
+        key = (candidate.sql, tuple(map(id, relations)), None if fields is None else tuple(fields), client.settings["TimeZone"])
         known = self._plans.get(key)
         if known is None:
-            known = await self._run(lambda: self._plan(tree, relations, fields, client))
+            known = await self._run(lambda: self._plan(candidate.tree, relations, fields, client))
             if len(self._plans) >= _PLANS_MAX:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = known
-        return known, client
+        return known
+
+    async def _choose(self, relations: Sequence[RegisteredRelation], session: ClientSession, client: Client) -> Client:
+        """Declined unless this session reads these mirrored tables from the lake, and the lake has come far enough."""
+        copies = {relation.table_id: relation for relation in relations if relation.is_mirror}
+        if not copies:
+            return client
+        chosen = mirrors.choice(client.reads, list(copies.values()))
+        if chosen == HEAP:
+            raise Declined("a mirrored table is complete in Postgres: modak.mirrored_reads chooses the lake")
+        if len(copies) < len({relation.table_id for relation in relations}):
+            raise Declined("mirrored and tiered tables together are of one moment in Postgres only")
+        if client.snapshot is not None:
+            raise Declined("the lake is not at this transaction's snapshot")
+        if chosen != HYBRID:
+            return client
+        seconds = wait_seconds(client.wait)
+        wanted = await self._run(lambda: mirrors.passes(self._dsn, list(copies), seconds))
+        if wanted is None:
+            if client.wants_notices:
+                session.notify(f"the lake did not come to this moment within {seconds:g} s: Postgres answers from the heap")
+            raise Declined("the lake is behind")
+        return replace(client, wanted_lsn=wanted)
 
     async def _with_reader(
         self, planned: Plan, client: Client, call: Callable[[Preparation], _T], undo: Callable[[_T], object] | None = None
@@ -194,7 +264,9 @@ class LakeInterceptor:
             # The answer does not wait for it.
             self._executor.submit(reading.end)
 
-    def _plan(self, tree: exp.Expr, relations: Sequence[RegisteredRelation], fields: Sequence[FieldDescription], client: Client) -> Plan:
+    def _plan(
+        self, tree: exp.Expr, relations: Sequence[RegisteredRelation], fields: Sequence[FieldDescription] | None, client: Client
+    ) -> Plan:
         now = timestamp_text(client.now_micros, "+00")
         timezone = client.settings["TimeZone"]
         return plan(tree, relations, fields, timezone=timezone, now=now, collation_is_c=self._collation_is_c)
@@ -204,7 +276,7 @@ class LakeInterceptor:
         found = [self._relations.by_oid(oid) if oid is not None else None for oid in client.oids]
         by_name: list[RegisteredRelation] = []
         for name, relation, oid in zip(candidate.names, found, client.oids, strict=True):
-            if relation is None or (oid == relation.table_id and not self._heap_names):
+            if relation is None or (oid == relation.table_id and not relation.is_mirror and not self._heap_names):
                 raise Declined(f"{'.'.join(name)} is no registered relation")
             by_name.append(relation)
         return [by_name[number] for number in candidate.uses]
@@ -233,7 +305,8 @@ class LakeInterceptor:
             log.warning("registered tables could not be read: %s", cause)
 
     def _mentions(self) -> re.Pattern[str]:
-        names = self._relations.names()
+        # No session reads a mirror from the lake without having said so, and until one does nobody is asked.
+        names = self._relations.names(mirrors=self._has_chosen or self._relations.has_choosers)
         if self._names[0] != names:
             spellings = {spelling for name in names for spelling in (name, name.replace('"', '""'))}
             self._names = names, re.compile("|".join(map(re.escape, sorted(spellings))) or "(?!)", re.IGNORECASE)
@@ -269,4 +342,4 @@ class _Reading:
 def _heaps(candidate: Candidate, relations: Sequence[RegisteredRelation], client: Client) -> dict[int, RegisteredRelation]:
     """Relations that the statement calls by their heap's name, by their place among its names."""
     by_place = dict(zip(candidate.uses, relations, strict=True))
-    return {place: relation for place, relation in by_place.items() if client.oids[place] == relation.table_id}
+    return {place: relation for place, relation in by_place.items() if client.oids[place] == relation.table_id and not relation.is_mirror}

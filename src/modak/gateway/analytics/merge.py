@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from modak.core.columns import widens
 from modak.core.tier_key import KEY_MIN, TierKeyType
 from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn
-from modak.gateway.analytics.seam import Seam
+from modak.gateway.analytics.seam import Declined, Seam
 from modak.gateway.dialect.literals import literal
 from modak.gateway.dialect.types import column_type
+from modak.lake.iceberg import iceberg_type
 from modak.scan.predicate import ColumnType, Predicate
 from modak.scan.prune import KeyRange, prune
 from modak.scan.snapshot import DataFile, Snapshot
@@ -57,11 +59,25 @@ def _all_below(snapshot: Snapshot, tier_key: str, files: Sequence[DataFile], lin
 def lake_names(relation: RegisteredRelation, snapshot: Snapshot) -> dict[str, str]:
     """A column's name in this snapshot's metadata, by its field id; columns that the lake lacks are left out."""
     by_id = {field.id: field.name for field in snapshot.fields}
-    by_name = {field.name: field.name for field in snapshot.fields}
+    # A mirror's column without a field id is one that was added since, be it under the name of one that was dropped.
+    by_name = {} if relation.is_mirror else {field.name: field.name for field in snapshot.fields}
     found = {
         column.name: by_name.get(column.name) if column.field_id is None else by_id.get(column.field_id) for column in relation.columns
     }
     return {name: lake_name for name, lake_name in found.items() if lake_name is not None}
+
+
+def check_followed(relation: RegisteredRelation, snapshot: Snapshot, columns: Sequence[RelationColumn]) -> None:
+    """Declined where a mirror in the lake does not have one of these columns as the heap has it: a change of columns says nothing of the
+    values that rows got by it, so the lake's moment may be later than the change and yet lack them."""
+    fields = {field.id: field for field in snapshot.fields}
+    for column in columns:
+        field = fields.get(column.field_id) if column.field_id is not None else None
+        if field is None:
+            raise Declined(f"the lake does not have column {column.name} of {relation.name} yet")
+        wanted = str(iceberg_type(column.lake.iceberg))
+        if field.type != wanted and not widens(field.type, wanted):
+            raise Declined(f"the lake has column {column.name} of {relation.name} as {field.type} still")
 
 
 def _value(column: RelationColumn, names: dict[str, str]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from modak.core.type_map import PgType
 from modak.gateway.analytics.relations import RegisteredRelation
 from modak.gateway.analytics.seam import Declined
 from modak.gateway.analytics.statement import Use, taken_apart
@@ -67,6 +68,11 @@ class Plan:
             items.append(f"{text_sql(name, of, self.timezone)} AS {name}" if of.name in _STRINGS else name)
         return ", ".join(items), forms
 
+    def described(self, fields: Sequence[FieldDescription]) -> Plan:
+        """The plan with what Postgres said of its result after it was made. Declined if that is not what it gives."""
+        _check_fields(self.types, fields)
+        return replace(self, fields=tuple(fields))
+
     def check_text(self) -> None:
         """Declined if some column has no text that equals Postgres's in this session."""
         for of in self.types:
@@ -87,13 +93,14 @@ def _binary_form(of: SqlType) -> str:
 def plan(
     tree: exp.Expr,
     relations: Sequence[RegisteredRelation],
-    fields: Sequence[FieldDescription],
+    fields: Sequence[FieldDescription] | None,
     *,
     timezone: str,
     now: str,
     collation_is_c: bool,
 ) -> Plan:
-    """``tree`` without parameters; ``relations`` in the order of its base tables; ``fields`` as Postgres described the result.
+    """``tree`` without parameters; ``relations`` in the order of its base tables; ``fields`` as Postgres described the result,
+    or None: then the plan is good only once it was ``described``.
 
     Raises Declined or Untranslatable for whatever is not certain to be answered as Postgres would.
     """
@@ -102,11 +109,13 @@ def plan(
             raise Declined(f"{relation.name}: {relation.problem}")
     named, uses = taken_apart(tree, relations, timezone)
     _check_collations(uses)
+    _check_types(uses)
     session = Scope(collation_is_c=collation_is_c, timezone=timezone, now=now, may_fail_over=False)
     translated, certain = _translated(named, uses, session)
     types = tuple(of for _, of in translated.columns)
-    _check_fields(types, fields)
-    found = Plan(translated.sql, types, tuple(fields), uses, timezone, certain)
+    if fields is not None:
+        _check_fields(types, fields)
+    found = Plan(translated.sql, types, tuple(fields or ()), uses, timezone, certain)
     found.check_text()
     return found
 
@@ -133,6 +142,24 @@ def _check_collations(uses: Sequence[Use]) -> None:
         for column in use.relation.columns:
             if column.name in use.columns and column.collation is not None and column.collation[1] not in _PLAIN_COLLATIONS:
                 raise Declined(f"column {column.name} has collation {column.collation[1]}")
+
+
+def _check_types(uses: Sequence[Use]) -> None:
+    """Hot rows and corrections are read by sessions that may do more than the type's owner: what he wrote must not run there."""
+    for use in uses:
+        for column in use.relation.columns:
+            if column.name in (*use.columns, *use.relation.primary_key) and not _is_without_code(column.pg):
+                raise Declined(f"column {column.name} is of type {column.pg.display}, which may run code of its owner's")
+
+
+def _is_without_code(of: PgType) -> bool:
+    """Base types are made by superusers, and enums are lists. Ranges may have a function, rows and arrays may hold domains with one."""
+    if of.namespace == "pg_catalog":
+        return True
+    if of.element is not None:
+        # Under another name than its element's type, which is what lies under the domains: an array of a domain.
+        return of.base == f"_{of.element.base}" and _is_without_code(of.element)
+    return of.kind in ("b", "e")
 
 
 def _check_fields(types: Sequence[SqlType], fields: Sequence[FieldDescription]) -> None:

@@ -11,13 +11,14 @@ import duckdb
 from modak.core.type_map import LakeType
 from modak.gateway.analytics import hot
 from modak.gateway.analytics.answer import LakeAnswer, engine_failure
-from modak.gateway.analytics.merge import Cold, cold_rows, merged_sql, shown, with_key
+from modak.gateway.analytics.merge import Cold, check_followed, cold_rows, merged_sql, shown, with_key
 from modak.gateway.analytics.plan import Plan
 from modak.gateway.analytics.reader import Reader
 from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn, Relations
 from modak.gateway.analytics.seam import Client, Declined, Seam, Stale, read_seams
 from modak.gateway.analytics.statement import Use
 from modak.gateway.pins import PinKeeper
+from modak.lake.storage import io_properties
 from modak.scan.engine import Cursor
 from modak.scan.snapshot import Snapshot
 from modak.scan.table import ColdTables
@@ -64,14 +65,14 @@ class Preparation:
             cursor = self.tables.cold.engine.cursor()
             held.callback(cursor.close)
             relations = {one.use.name: self._relation(cursor, one) for one in uses}
-            return LakeAnswer(cursor, self.plan, relations, held)
+            return LakeAnswer(cursor, self.plan, relations, held, next((one.seam.notice for one in uses if one.seam.notice), None))
         except BaseException:
             held.close()
             raise
 
     def check_worth(self, uses: Sequence[Prepared]) -> None:
         """Where the lake has no part in the answer, copying hot rows out of Postgres gains nothing."""
-        if all(one.cold.sql is None and one.delta is None for one in uses):
+        if all(one.cold.sql is None and one.delta is None and not one.use.relation.is_mirror for one in uses):
             raise Declined("only hot rows are asked for, which Postgres holds itself")
 
     def cancel(self) -> None:
@@ -95,7 +96,7 @@ class Preparation:
         relation = seam.relation
         held.enter_context(self.tables.pins.hold(relation.table_id, seam.sequence_number))
         self.tables.relations.published(relation.table_id, seam.sequence_number, seam.metadata_location)
-        found = self.tables.cold.snapshot(seam.metadata_location, seam.sequence_number, dict(relation.storage.config))
+        found = self.tables.cold.snapshot(seam.metadata_location, seam.sequence_number, io_properties(relation.storage))
         held.callback(_let_go, found)
         return found
 
@@ -110,6 +111,8 @@ class Preparation:
             return Prepared(use, seam, columns, Cold(None, ()), rows, delta)
         if use.relation.table_id not in snapshots:
             snapshots[use.relation.table_id] = self._snapshot(seam, held)
+        if use.relation.is_mirror:
+            check_followed(use.relation, snapshots[use.relation.table_id], columns)
         read = with_key(use.relation, columns) if delta is not None else columns
         cold = cold_rows(self.tables.cold, seam, snapshots[use.relation.table_id], read, use.predicates)
         return Prepared(use, seam, columns, cold, rows, delta)

@@ -35,10 +35,9 @@ T = TypeVar("T")
 REFRESH_SECONDS = 1.0
 _LOCATIONS_MAX = 1_000
 
-# A mirrored table is complete in Postgres, which answers for it.
 _CATALOG = """
   from modak.tables t
-  join pg_catalog.pg_class c on c.oid = t.table_id::oid and t.mode = 'tiered'
+  join pg_catalog.pg_class c on c.oid = t.table_id::oid
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   join modak.storage_profiles p on p.profile_name = t.storage_profile
   left join pg_catalog.pg_class v on v.relnamespace = c.relnamespace and v.relname = t.view_name and v.relkind = 'v'
@@ -47,8 +46,8 @@ _CATALOG = """
 # What decides how rows are read. T, S, lags and how far the view's cold side reaches change often and decide nothing here.
 _FINGERPRINT = """
 pg_catalog.md5(pg_catalog.concat_ws('/', t.table_name, t.primary_key_cols, t.tier_key_col, t.tier_key_type, t.surface, t.mode, t.text_cols,
-    t.lake_table_ref, t.lake_columns, p.profile_name, p.warehouse, p.lake_config, p.credential_ref, n.nspname, c.relname, c.relowner,
-    c.relrowsecurity, c.relforcerowsecurity, v.oid, v.relname, v.relowner, v.reloptions,
+    t.hybrid, t.lake_table_ref, t.lake_columns, p.profile_name, p.warehouse, p.lake_config, p.credential_ref, n.nspname, c.relname,
+    c.relowner, c.relrowsecurity, c.relforcerowsecurity, v.oid, v.relname, v.relowner, v.reloptions,
     (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation), ','
                                   order by a.attrelid, a.attnum)
        from pg_catalog.pg_attribute a where a.attrelid in (c.oid, v.oid) and a.attnum > 0 and not a.attisdropped)))
@@ -61,10 +60,13 @@ select t.*, c.relname::text as heap_now, n.nspname::text as schema_now, v.oid::b
          where k.partrelid = c.oid and k.partstrat = 'r') as tier_key_now,
        array(select a.attname::text from pg_catalog.pg_attribute a
               where a.attrelid = v.oid and a.attnum > 0 and not a.attisdropped order by a.attnum) as view_columns,
-       c.relrowsecurity and (c.relforcerowsecurity or c.relowner <> v.relowner) as row_security,
+       c.relrowsecurity and (c.relforcerowsecurity or v.oid is null or c.relowner <> v.relowner) as row_security,
        coalesce(v.reloptions::text ~ 'security_invoker=(true|on|1|yes)', false) as as_invoker
  {_CATALOG} where t.table_id = any (%(ids)s)
 """  # noqa: S608
+
+
+_CHOOSERS = "select exists (select from pg_catalog.pg_db_role_setting s where s.setconfig::text ~* 'modak.mirrored_reads=') as found"
 
 
 def fingerprints_sql(ids: Sequence[int] | None = None) -> str:
@@ -112,6 +114,12 @@ class RegisteredRelation:
     fingerprint: str
     revision: str = ""
     problem: str | None = None
+    is_hybrid: bool = False
+
+    @property
+    def is_mirror(self) -> bool:
+        """A table that is whole in Postgres and whole in the lake: it has no view, and no seam."""
+        return self.mode == "mirrored" and self.cold_build == 0
 
     def column(self, name: str) -> RelationColumn | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -143,10 +151,14 @@ class Relations:
         self._lock = threading.Lock()
         self._checked = 0.0
         self._connection: Connection | None = None
+        self.has_choosers = False
+        """Whether a role or the database has a choice about mirrored tables in its settings, as last seen."""
 
-    def names(self) -> frozenset[str]:
-        """Names under which registered tables are read, without their schemas; as last seen."""
-        return frozenset(name for relation in self._known.values() for name in (relation.name.name, relation.view.name))
+    def names(self, *, mirrors: bool = True) -> frozenset[str]:
+        """Names under which registered tables are read, without their schemas; as last seen. Without ``mirrors``: only those that are
+        read from the lake whether or not a session says so."""
+        readable = (relation for relation in self._known.values() if mirrors or relation.is_hybrid or not relation.is_mirror)
+        return frozenset(name for relation in readable for name in (relation.name.name, relation.view.name))
 
     def all(self) -> tuple[RegisteredRelation, ...]:
         return tuple(self._known.values())
@@ -261,6 +273,8 @@ class Relations:
             stale = [table_id for table_id, row in found.items() if self._is_stale(table_id, row)]
             news = self._read(connection, stale, found) if stale else {}
             lines = connection.execute("select table_id, tier_key_hi, lake_snapshot_id, lake_props from modak.cutline").fetchall()
+            chosen = connection.execute(_CHOOSERS).fetchone()
+        self.has_choosers = chosen is not None and bool(chosen["found"])
         # Replaced as a whole: readers hold no lock.
         self._known = {table_id: news.get(table_id) or self._known[table_id] for table_id in found if table_id in {*news, *self._known}}
         self._lines = {row["table_id"]: row["tier_key_hi"] for row in lines}
@@ -286,19 +300,21 @@ class Relations:
     def _relation(
         self, connection: Connection, row: Mapping[str, Any], marks: Mapping[str, Any], types: dict[tuple[int, int, str], PgType]
     ) -> RegisteredRelation:
-        columns, shown = _columns(connection, row, types), len(row["view_columns"])
-        problem = _problem(row, columns)
+        columns = _columns(connection, row, types)
+        is_mirror = row["mode"] == "mirrored" and not row["cold_build"]
+        problem = _mirror_problem(row, columns) if is_mirror else _problem(row, columns)
+        shown = len(columns) if is_mirror else len(row["view_columns"])
         return RegisteredRelation(
             table_id=row["table_id"],
             name=Name(row["schema_now"], row["table_name"]),
             heap=Name(row["schema_now"], row["heap_now"]),
             view=Name(row["schema_now"], row["view_name"] or row["table_name"]),
-            view_oid=row["view_oid"] or 0,
+            view_oid=row["table_id"] if is_mirror else row["view_oid"] or 0,
             surface=row["surface"],
             mode=row["mode"],
             primary_key=tuple(row["primary_key_cols"]),
-            # Renamed in the heap by hand, it is the tier key all the same.
-            tier_key=row["tier_key_now"] or row["tier_key_col"],
+            # Renamed in the heap by hand, it is the tier key all the same. A mirror may be partitioned by another column.
+            tier_key=(None if is_mirror else row["tier_key_now"]) or row["tier_key_col"],
             key_type=TierKeyType(row["tier_key_type"]),
             # A column that the view does not show yet is no column to its readers.
             columns=tuple(columns[:shown] if problem is None else columns),
@@ -309,6 +325,7 @@ class Relations:
             fingerprint=marks["fingerprint"],
             revision=marks["revision"],
             problem=problem,
+            is_hybrid=row["hybrid"],
         )
 
 
@@ -335,6 +352,14 @@ def _columns(connection: Connection, row: Mapping[str, Any], types: dict[tuple[i
             )
         )
     return found
+
+
+def _mirror_problem(row: Mapping[str, Any], columns: Sequence[RelationColumn]) -> str | None:
+    if row["row_security"]:
+        return "its rows depend on who reads them"
+    if row["tier_key_col"] not in [column.name for column in columns]:
+        return "its tier key was renamed"
+    return None
 
 
 def _problem(row: Mapping[str, Any], columns: Sequence[RelationColumn]) -> str | None:

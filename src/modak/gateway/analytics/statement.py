@@ -117,11 +117,12 @@ def taken_apart(tree: exp.Expr, relations: Sequence[RegisteredRelation], timezon
             raise Declined(f"a table with {', '.join(key for key, value in table.args.items() if value)}")
         name = f"modak:{place}"
         uses.append(_use(name, table, relation, timezone))
-        _rename(table, name)
+        rename(table, name)
     return copy, tuple(uses)
 
 
-def _rename(table: exp.Table, name: str) -> None:
+def rename(table: exp.Table, name: str) -> None:
+    """Let a table node name something else, under the alias that the statement knows it by."""
     if not table.args.get("alias"):
         table.set("alias", exp.TableAlias(this=exp.to_identifier(identifier(table.this), quoted=True)))
     table.set("this", exp.to_identifier(name, quoted=True))

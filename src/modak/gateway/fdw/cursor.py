@@ -11,21 +11,13 @@ import pyarrow as pa
 
 from modak.gateway.failures import EngineFailed, first_line, known_failure
 from modak.gateway.fdw.request import Request
-from modak.gateway.fdw.residue import Residue
+from modak.gateway.fdw.residue import Residue, Rows
 from modak.gateway.fdw.scan import Scan
 from modak.gateway.pins import PinKeeper
 from modak.gateway.wire.rows import encode_text
 from modak.scan.engine import Cursor, Engine
 
 _BATCH_ROWS = 20_000
-
-
-class Rows(Protocol):
-    """Arrow batches of text columns."""
-
-    def batches(self) -> Iterator[Any]: ...
-
-    def cancel(self) -> None: ...
 
 
 @contextlib.contextmanager
@@ -38,12 +30,17 @@ def engine_errors() -> Iterator[None]:
         raise known_failure(message) or EngineFailed(first_line(message), hint=hint) from cause
 
 
+class Query(Protocol):
+    @property
+    def sql(self) -> str: ...
+
+
 class LakeRows:
     """Rows straight from the engine, which is used while they come and not before or after."""
 
-    def __init__(self, engine: Engine, scan: Scan) -> None:
+    def __init__(self, engine: Engine, scan: Query) -> None:
         self._engine = engine
-        self._scan = scan  # holds the snapshot
+        self._scan = scan  # holds its snapshots
         self._cursor: Cursor | None = None
 
     def batches(self) -> Iterator[Any]:
@@ -65,18 +62,12 @@ class LakeRows:
                 cursor.interrupt()
 
 
-class ColdCursor:
-    """One DECLAREd cursor. Used from one thread at a time; ``cancel`` from any.
+class BatchCursor:
+    """One DECLAREd cursor over batches of texts. Used from one thread at a time; ``cancel`` from any."""
 
-    It holds its pin from the first FETCH to the last row: Postgres's own transaction guards what is before and after.
-    """
-
-    def __init__(self, engine: Engine, scan: Scan, request: Request, pins: PinKeeper, residue: Residue) -> None:
-        self._pins, self._scan = pins, scan
-        self._rows: Rows = LakeRows(engine, scan)
-        if scan.residue:
-            self._rows = residue.rows(request, self._rows)
-        self.columns = scan.columns if not scan.residue else None
+    def __init__(self, rows: Rows, columns: int | None) -> None:
+        self._rows = rows
+        self.columns = columns
         self._batches: Generator[Any] | None = None
         self._left: Any = None
         self._ended = False
@@ -90,7 +81,7 @@ class ColdCursor:
         """Blocks of encoded rows, how many rows, how many columns each has."""
         blocks, rows = [], 0
         if self._batches is None and not self._ended:
-            self._batches = self._pinned()
+            self._batches = self._opened()
         while rows < count and self._batches is not None:
             batch = self._left if self._left is not None else next(self._batches, None)
             self._left = None
@@ -104,9 +95,8 @@ class ColdCursor:
             self.columns = taken.num_columns
         return blocks, rows, self.columns or 0
 
-    def _pinned(self) -> Generator[Any]:
-        with self._pins.hold(self._scan.table_id, self._scan.snapshot.sequence_number):
-            yield from self._rows.batches()
+    def _opened(self) -> Generator[Any]:
+        yield from self._rows.batches()
 
     def rewind(self) -> None:
         self.close()
@@ -119,3 +109,17 @@ class ColdCursor:
         running, self._batches, self._left, self._ended = self._batches, None, None, True
         if running is not None:
             running.close()
+
+
+class ColdCursor(BatchCursor):
+    """A cursor over cold rows. It holds its pin from the first FETCH to the last row: Postgres's own transaction guards what is
+    before and after."""
+
+    def __init__(self, engine: Engine, scan: Scan, request: Request, pins: PinKeeper, residue: Residue) -> None:
+        rows: Rows = LakeRows(engine, scan)
+        super().__init__(residue.rows(request, rows) if scan.residue else rows, scan.columns if not scan.residue else None)
+        self._pins, self._scan = pins, scan
+
+    def _opened(self) -> Generator[Any]:
+        with self._pins.hold(self._scan.table_id, self._scan.snapshot.sequence_number):
+            yield from self._rows.batches()

@@ -1,13 +1,12 @@
 """What Postgres knows of its gateway: where it is, by which password to log in there, and whether it is there at all.
 
-The password is made here, kept by Postgres in the user mapping, and known to gateways by a verifier only, so that several of them can
+The password is made by Postgres, kept in the user mapping, and known to gateways by a verifier only, so that several of them can
 serve one database. While a gateway is there Postgres asks it for estimates when it plans; while it is away Postgres must not, because
 plans that never touch cold rows would fail for want of an estimate of them (decision 0020).
 """
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -30,8 +29,8 @@ class Presence:
     since: str | None
 
 
-def announce(connection: Connection, host: str, port: int) -> Presence:
-    """Tell Postgres where the gateway is and that it is there, and agree on a password if there is none yet."""
+def announce(connection: Connection, host: str, port: int, *, new_password: bool = False) -> Presence:
+    """Tell Postgres where the gateway is and that it is there, and agree on a password if there is none yet, or on another one."""
     row = connection.execute("select pg_is_in_recovery() as standby").fetchone()
     if row and row["standby"]:
         return Presence(known_verifier(connection), None)
@@ -40,8 +39,8 @@ def announce(connection: Connection, host: str, port: int) -> Presence:
         _set_options(connection, {"host": host, "port": str(port), "use_remote_estimate": "true"})
         verifier = known_verifier(connection)
         mapped = connection.execute("select 1 from pg_user_mappings where srvname = %s and usename = 'public'", [SERVER]).fetchone()
-        if verifier is None or not mapped:
-            verifier = _new_password(connection, bool(mapped))
+        if verifier is None or not mapped or new_password:
+            verifier = _new_password(connection)
         return Presence(verifier, _mark(connection))
 
 
@@ -85,15 +84,10 @@ def _set_options(connection: Connection, wanted: dict[str, str]) -> None:
         )
 
 
-def _new_password(connection: Connection, mapped: bool) -> Verifier:
-    password = secrets.token_urlsafe(32)
-    verifier = Verifier.make(password)
-    if mapped:
-        connection.execute(sql.SQL("drop user mapping for public server {}").format(sql.Identifier(SERVER)))
-    connection.execute(
-        sql.SQL("create user mapping for public server {} options (user {}, password {})").format(
-            sql.Identifier(SERVER), sql.Literal(USER), sql.Literal(password)
-        )
-    )
+def _new_password(connection: Connection) -> Verifier:
+    """Made inside Postgres, where no log of statements and no statistics of them see it."""
+    row = connection.execute("select modak.new_gateway_password(%s) as password", [USER]).fetchone()
+    assert row is not None
+    verifier = Verifier.make(str(row["password"]))
     connection.execute(SQL.query("save_gateway_verifier"), {"verifier": verifier.text()})
     return verifier

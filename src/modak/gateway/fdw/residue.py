@@ -6,7 +6,7 @@ too, at the price of a detour. A standby has no temporary tables, so there it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import psycopg
@@ -31,7 +31,9 @@ class ResidueFailed(ModakError):
     sqlstate = "0A000"
 
 
-class _Source(Protocol):
+class Rows(Protocol):
+    """Arrow batches of text columns."""
+
     def batches(self) -> Iterator[Any]: ...
 
     def cancel(self) -> None: ...
@@ -42,12 +44,12 @@ class Residue:
         self._dsn = dsn
         self._relation_of = relation_of
 
-    def rows(self, request: Request, source: _Source) -> ResidueRows:
+    def rows(self, request: Request, source: Rows) -> ResidueRows:
         return ResidueRows(self._dsn, self._relation_of(request), request, source)
 
 
 class ResidueRows:
-    def __init__(self, dsn: str, relation: RegisteredRelation, request: Request, source: _Source) -> None:
+    def __init__(self, dsn: str, relation: RegisteredRelation, request: Request, source: Rows) -> None:
         self._dsn = dsn
         self._relation = relation
         self._request = request
@@ -58,7 +60,8 @@ class ResidueRows:
         connection = self._connection = open_connection(self._dsn, application="modak-gateway")
         try:
             self._load(connection)
-            yield from self._evaluate(connection)
+            text = self._request.sql.replace(self._request.quoted_name, _TABLE, 1)
+            yield from text_rows(connection, text, self._request.values)
         except psycopg.Error as cause:
             failed = ResidueFailed(
                 str(cause.diag.message_primary or cause),
@@ -84,26 +87,23 @@ class ResidueRows:
                 for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     copy.write_row(row)
 
-    def _evaluate(self, connection: Connection) -> Iterator[Any]:
-        text = self._request.sql.replace(self._request.quoted_name, _TABLE, 1)
-        values = self._request.values
-        empty = psycopg.RawCursor(connection).execute(sql.SQL("select * from ({}) q limit 0").format(sql.SQL(text)), values)
-        described = empty.description or []
-        cursor = psycopg.RawServerCursor(connection, "modak_residue", row_factory=tuple_row)
-        # Every value as text, by its output function: what postgres_fdw expects.
-        outputs = sql.SQL(", ").join(
-            sql.SQL("case when {0} is not null then pg_catalog.concat({0}) end").format(sql.Identifier(f"c{place}"))
-            for place in range(len(described))
-        )
-        names = sql.SQL(", ").join(sql.Identifier(f"c{place}") for place in range(len(described)))
-        cursor.execute(sql.SQL("select {} from ({}) q({})").format(outputs, sql.SQL(text), names), list(values))
-        while rows := cursor.fetchmany(_FETCH_ROWS):
-            columns = list(zip(*rows, strict=True))
-            yield pa.record_batch(
-                [pa.array(column, pa.string()) for column in columns], names=[str(place) for place in range(len(columns))]
-            )
-
     def cancel(self) -> None:
         self._source.cancel()
         if self._connection is not None:
             self._connection.cancel()
+
+
+def text_rows(connection: Connection, text: str, values: Sequence[str | None]) -> Iterator[Any]:
+    """A query's answer in Arrow batches, every value as text by its type's output function: what postgres_fdw expects."""
+    empty = psycopg.RawCursor(connection).execute(sql.SQL("select * from ({}) q limit 0").format(sql.SQL(text)), values)
+    names = [sql.Identifier(f"c{place}") for place in range(len(empty.description or []))]
+    outputs = sql.SQL(", ").join(map(as_text, names))
+    cursor = psycopg.RawServerCursor(connection, "modak_residue", row_factory=tuple_row)
+    cursor.execute(sql.SQL("select {} from ({}) q({})").format(outputs, sql.SQL(text), sql.SQL(", ").join(names)), list(values))
+    while rows := cursor.fetchmany(_FETCH_ROWS):
+        columns = list(zip(*rows, strict=True))
+        yield pa.record_batch([pa.array(column, pa.string()) for column in columns], names=[str(place) for place in range(len(columns))])
+
+
+def as_text(name: sql.Composable) -> sql.Composable:
+    return sql.SQL("case when {0} is not null then pg_catalog.concat({0}) end").format(name)

@@ -16,6 +16,7 @@ from modak.gateway.dialect.output import text_sql
 from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.types import column_type
 from modak.gateway.fdw.request import PIN, Request, Unpinned
+from modak.lake.storage import io_properties
 from modak.scan.estimate import Estimate, estimate, share_of_one
 from modak.scan.predicate import ColumnType, Predicate
 from modak.scan.prune import KeyRange
@@ -52,7 +53,7 @@ class ColdScans:
 
     def snapshot(self, relation: RegisteredRelation, sequence_number: int | None) -> Snapshot:
         location = self._relations.metadata_location(relation.table_id, sequence_number)
-        return self._tables.snapshot(location, sequence_number, dict(relation.storage.config))
+        return self._tables.snapshot(location, sequence_number, io_properties(relation.storage))
 
     def plan(self, request: Request, *, sample: bool = False) -> Scan:
         """The engine's SQL for a request. ``sample``: ANALYZE asks, and any published snapshot will do."""

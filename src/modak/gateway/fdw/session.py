@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -11,10 +12,13 @@ from typing import TypeVar
 
 from modak.errors import ModakError
 from modak.gateway.channel import Channel
+from modak.gateway.decoupled.session import DecoupledSession
+from modak.gateway.decoupled.statements import concerns
+from modak.gateway.decoupled.world import World
 from modak.gateway.failures import EngineFailed
 from modak.gateway.fdw import statements
-from modak.gateway.fdw.cursor import ColdCursor
-from modak.gateway.fdw.request import Request, understand
+from modak.gateway.fdw.cursor import BatchCursor, ColdCursor
+from modak.gateway.fdw.request import understand
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import ColdScans
 from modak.gateway.fdw.statements import RemoteName
@@ -45,16 +49,21 @@ from modak.gateway.wire.messages import (
     ready_for_query,
     row_description,
 )
+from modak.gateway.wire.rows import encode_text
 from modak.scan.engine import Engine
 from modak.scan.estimate import Estimate
 
 log = logging.getLogger("modak.gateway")
 T = TypeVar("T")
 
+_WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|TRUNCATE)\b")
 _TEXT_OID = 25
+_MESSAGE_BYTES_MAX = (1 << 30) - 1
 _CURSORS_MAX = 100
 # Postgres's own cost units: a remote query has a price before its first row, a file a seek, a page and a row what they cost there.
 _STARTUP_COST, _FILE_COST, _PAGE_COST, _ROW_COST, _PAGE_BYTES = 25.0, 2.0, 0.05, 0.01, 8192
+# Below Postgres's own for a comparison: who reads the rows in columns sorts them sooner, and fewer of them travel.
+_COMPARISON_COST = 0.001
 _ESTIMATE_SECONDS_MAX = 5.0
 _GUESS = Estimate(rows=100_000, bytes=10_000_000, files=10, width=100)
 
@@ -68,6 +77,7 @@ class Lake:
     pins: PinKeeper
     residue: Residue
     whole: WholeQueries
+    decoupled: World
     executor: Executor
 
 
@@ -75,14 +85,19 @@ class Lake:
 class FdwSession:
     channel: Channel
     lake: Lake
-    _cursors: dict[str, ColdCursor | WholeCursor] = field(default_factory=dict)
+    _cursors: dict[str, BatchCursor | WholeCursor] = field(default_factory=dict)
     _prepared: dict[str, str] = field(default_factory=dict)
-    _portals: dict[str, tuple[str, tuple[str | None, ...]]] = field(default_factory=dict)
+    _portals: dict[str, tuple[str, tuple[bytes | None, ...]]] = field(default_factory=dict)
     _status: Status = b"I"
     _sampled: set[RemoteName] = field(default_factory=set)
     _skipping: bool = False
-    _running: ColdCursor | WholeCursor | None = None
+    _running: BatchCursor | WholeCursor | None = None
     _busy: bool = False
+
+    def __post_init__(self) -> None:
+        self._decoupled = DecoupledSession(self.lake.decoupled)
+        # Rows that are inserted come in one message per batch, and Postgres's own have this bound.
+        self.channel.decoder.allow(_MESSAGE_BYTES_MAX)
 
     async def run(self) -> None:
         try:
@@ -95,9 +110,10 @@ class FdwSession:
                 await self._handle(message)
                 self._busy = False
         finally:
-            await self._in_thread(self._close_cursors)
+            await self._in_thread(self._close_all)
 
     def cancel(self) -> None:
+        self._decoupled.cancel()
         running = self._running
         if running is not None:
             running.cancel()
@@ -141,7 +157,7 @@ class FdwSession:
         match message:
             case Query(sql):
                 for part in statements.split(sql):
-                    await self.channel.send(*await self._run(part, (), described=False))
+                    await self.channel.send(*await self._run(part, ()))
                 await self._ready()
             case Parse(name, sql, _):
                 self._prepared[name] = sql
@@ -149,8 +165,7 @@ class FdwSession:
             case Bind(portal, statement, _, values, _):
                 if statement not in self._prepared:
                     raise ProtocolError(f'prepared statement "{statement}" does not exist')
-                texts = tuple(None if value is None else value.decode() for value in values)
-                self._portals[portal] = (self._prepared[statement], texts)
+                self._portals[portal] = (self._prepared[statement], values)
                 await self.channel.send(bind_complete())
             case Describe():
                 # DECLARE and transaction control have no rows; whatever else has is described when it runs.
@@ -158,8 +173,7 @@ class FdwSession:
             case Execute(portal, _):
                 if portal not in self._portals:
                     raise ProtocolError(f'portal "{portal}" does not exist')
-                sql, texts = self._portals[portal]
-                await self.channel.send(*await self._run(sql, texts, described=True))
+                await self.channel.send(*await self._run(*self._portals[portal]))
             case Close(kind, name):
                 (self._prepared if kind == b"S" else self._portals).pop(name, None)
                 await self.channel.send(close_complete())
@@ -168,11 +182,14 @@ class FdwSession:
             case _:
                 raise ProtocolError(f"unexpected message {type(message).__name__}")
 
-    async def _run(self, sql: str, values: Sequence[str | None], *, described: bool) -> list[bytes | memoryview]:
+    async def _run(self, sql: str, given: Sequence[bytes | None]) -> list[bytes | memoryview]:
+        if _WRITE.match(sql) and concerns(sql):
+            return await self._write(sql, given)
         statement = statements.parse(sql)
+        values = tuple(None if value is None else value.decode() for value in given)
         match statement:
-            case statements.Simple(tag, status):
-                return await self._transaction(tag, status)
+            case statements.Simple():
+                return await self._transaction(statement)
             case statements.Declare(cursor, select):
                 await self._declare(cursor, select, values)
                 return [command_complete("DECLARE CURSOR")]
@@ -185,14 +202,14 @@ class FdwSession:
                 await self._close(cursor)
                 return [command_complete("CLOSE CURSOR")]
             case statements.Explain(select):
-                return _rows(["QUERY PLAN"], [[await self._explain(understand(select, values))]], "EXPLAIN")
+                return _rows(["QUERY PLAN"], [[await self._explain(select, values)]], "EXPLAIN")
             case statements.RelationPages(relation):
                 rows, size = await self._in_thread(lambda: self._facts(relation))
-                self._sampled.add(RemoteName.parse_quoted(relation))
+                self._note_sample(relation)
                 return _rows(["pages"], [[str(max(1, size // _PAGE_BYTES))]], "SELECT 1")
             case statements.RelationFacts(relation):
                 rows, _ = await self._in_thread(lambda: self._facts(relation))
-                self._sampled.add(RemoteName.parse_quoted(relation))
+                self._note_sample(relation)
                 return _rows(["reltuples", "relkind"], [[str(rows), "r"]], "SELECT 1")
             case statements.Select(select):
                 cursor_name = "modak direct"
@@ -203,22 +220,50 @@ class FdwSession:
                     await self._close(cursor_name)
         raise AssertionError(statement)
 
-    async def _transaction(self, tag: str, status: Status | None) -> list[bytes | memoryview]:
+    async def _transaction(self, statement: statements.Simple) -> list[bytes | memoryview]:
+        tag, status = statement.tag, statement.status
         if self._status == b"E" and tag in ("COMMIT", "ROLLBACK") and status == b"I":
             tag = "ROLLBACK"
         if status == b"I":
             self._sampled.clear()
             for name in list(self._cursors):
                 await self._close(name)
-        if status is not None:
-            self._status = status
+        ended, self._status = self._status, status or self._status
+        if not self._decoupled.is_idle and (ended != b"I" or status is None):
+            await self._in_thread(lambda: self._follow(tag, status, statement.savepoint))
         return [command_complete(tag)]
+
+    def _follow(self, tag: str, status: Status | None, savepoint: str | None) -> None:
+        """What the transaction's course means to decoupled tables."""
+        decoupled = self._decoupled
+        if savepoint is not None:
+            {"SAVEPOINT": decoupled.savepoint, "RELEASE": decoupled.release, "ROLLBACK": decoupled.roll_back_to}[tag](savepoint)
+        elif tag == "COMMIT":
+            decoupled.commit()
+        elif status == b"I":
+            decoupled.roll_back()
+
+    async def _write(self, sql: str, values: Sequence[bytes | None]) -> list[bytes | memoryview]:
+        if self._status != b"T":
+            raise ProtocolError("a decoupled table is written to within a transaction")
+        written = await self._in_thread(lambda: self._decoupled.write(sql, values))
+        if written.returned is None:
+            return [command_complete(written.tag)]
+        columns = written.returned[0].num_columns if written.returned else 0
+        blocks = [encode_text(batch) for batch in written.returned if batch.num_rows]
+        return [_description([f"c{place}" for place in range(columns)]), *blocks, command_complete(written.tag)]
+
+    def _note_sample(self, relation: str) -> None:
+        if not concerns(relation):
+            self._sampled.add(RemoteName.parse_quoted(relation))
 
     async def _declare(self, name: str, select: str, values: Sequence[str | None]) -> None:
         if len(self._cursors) >= _CURSORS_MAX:
             raise ProtocolError("too many open cursors", limit=_CURSORS_MAX)
 
-        def open_cursor() -> ColdCursor:
+        def open_cursor() -> BatchCursor:
+            if concerns(select):
+                return self._decoupled.open(select, values)
             request = understand(select, values)
             scan = self.lake.scans.plan(request, sample=not request.is_pinned and request.name in self._sampled)
             return ColdCursor(self.lake.engine, scan, request, self.lake.pins, self.lake.residue)
@@ -230,12 +275,12 @@ class FdwSession:
     async def _close(self, name: str) -> None:
         """Without a change of threads where there is nothing to wait for: a look-up has its rows in one FETCH."""
         found = self._cursors.pop(name, None)
-        if isinstance(found, ColdCursor) and found.is_idle:
+        if isinstance(found, BatchCursor) and found.is_idle:
             found.close()
         elif found is not None:
             await self._in_thread(found.close)
 
-    async def _fetch(self, cursor: ColdCursor | WholeCursor, count: int, verb: str) -> list[bytes | memoryview]:
+    async def _fetch(self, cursor: BatchCursor | WholeCursor, count: int, verb: str) -> list[bytes | memoryview]:
         self._running = cursor
         try:
             blocks, rows, columns = await self._in_thread(lambda: cursor.fetch(count))
@@ -243,32 +288,42 @@ class FdwSession:
             self._running = None
         return [_description([f"c{place}" for place in range(columns)]), *blocks, command_complete(f"{verb} {rows}")]
 
-    def _cursor(self, name: str) -> ColdCursor | WholeCursor:
+    def _cursor(self, name: str) -> BatchCursor | WholeCursor:
         if name not in self._cursors:
             failed = ProtocolError(f'cursor "{name}" does not exist')
             failed.sqlstate = "34000"
             raise failed
         return self._cursors[name]
 
-    async def _explain(self, request: Request) -> str:
+    async def _explain(self, select: str, values: Sequence[str | None]) -> str:
         """Never an error and never for long: many a plan that asks is run without cold rows, and must not need the lake to be made."""
+
+        def estimate() -> Estimate:
+            return self._decoupled.explain(select, values) if concerns(select) else self.lake.scans.estimate(understand(select, values))
+
         try:
             async with asyncio.timeout(_ESTIMATE_SECONDS_MAX):
-                found = await self._in_thread(lambda: self.lake.scans.estimate(request))
+                found = await self._in_thread(estimate)
         except (ModakError, OSError, TimeoutError) as cause:
             log.warning("an estimate was guessed, for the lake does not answer: %s", cause or "in time")
             found = _GUESS
         startup = _STARTUP_COST + found.files * _FILE_COST
-        total = startup + found.bytes / _PAGE_BYTES * _PAGE_COST + found.rows * _ROW_COST
+        reading = found.bytes / _PAGE_BYTES * _PAGE_COST + found.comparisons * _COMPARISON_COST
+        total = startup + reading + found.rows * _ROW_COST
+        if found.comparisons:
+            startup += reading
         return f"Cold Scan  (cost={startup:.2f}..{total:.2f} rows={found.rows} width={found.width})"
 
     def _facts(self, relation: str) -> tuple[int, int]:
+        if concerns(relation):
+            return self._decoupled.facts(relation)
         found = self.lake.scans.estimate(understand(f"SELECT NULL FROM {relation}"))  # noqa: S608
         return found.rows, found.bytes
 
-    def _close_cursors(self) -> None:
+    def _close_all(self) -> None:
         while self._cursors:
             self._cursors.popitem()[1].close()
+        self._decoupled.close()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.lake.executor, work)

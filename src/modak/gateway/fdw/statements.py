@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from modak.errors import ModakError
@@ -22,10 +22,11 @@ class NotUnderstood(ModakError):
 
 @dataclass(frozen=True)
 class Simple:
-    """Transaction control and settings: a command tag is all the answer."""
+    """Transaction control and settings: a command tag is all the answer. ``savepoint`` is the one that is made, kept or gone back to."""
 
     tag: str
     status: Literal[b"I", b"T"] | None = None  # the transaction status afterwards, where it changes
+    savepoint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ _SIMPLE: list[tuple[re.Pattern[str], Simple]] = [
     (re.compile(r"(START\s+TRANSACTION|BEGIN)\b.*", re.I | re.S), Simple("START TRANSACTION", b"T")),
     (re.compile(r"COMMIT\b.*", re.I | re.S), Simple("COMMIT", b"I")),
     (re.compile(r"(ABORT(\s+TRANSACTION)?|ROLLBACK(\s+TRANSACTION)?)", re.I), Simple("ROLLBACK", b"I")),
-    (re.compile(r"SAVEPOINT\s+\w+", re.I), Simple("SAVEPOINT")),
-    (re.compile(r"RELEASE(\s+SAVEPOINT)?\s+\w+", re.I), Simple("RELEASE")),
-    (re.compile(r"ROLLBACK\s+TO(\s+SAVEPOINT)?\s+\w+", re.I), Simple("ROLLBACK", b"T")),
+    (re.compile(r"SAVEPOINT\s+(?P<savepoint>\w+)", re.I), Simple("SAVEPOINT")),
+    (re.compile(r"RELEASE(\s+SAVEPOINT)?\s+(?P<savepoint>\w+)", re.I), Simple("RELEASE")),
+    (re.compile(r"ROLLBACK\s+TO(\s+SAVEPOINT)?\s+(?P<savepoint>\w+)", re.I), Simple("ROLLBACK", b"T")),
     (re.compile(r"DEALLOCATE\b.*", re.I | re.S), Simple("DEALLOCATE")),
     (re.compile(r"DISCARD\s+ALL", re.I), Simple("DISCARD ALL")),
 ]
@@ -102,8 +103,8 @@ _FACTS = re.compile(
 def parse(sql: str) -> Statement:
     text = sql.strip().rstrip(";").strip()
     for pattern, found in _SIMPLE:
-        if pattern.fullmatch(text):
-            return found
+        if match := pattern.fullmatch(text):
+            return replace(found, savepoint=match["savepoint"]) if "savepoint" in pattern.groupindex else found
     if match := _FETCH.fullmatch(text):
         return Fetch(match[2], int(match[1]))
     if match := _DECLARE.fullmatch(text):

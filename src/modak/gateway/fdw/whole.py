@@ -6,6 +6,7 @@ declined, and then the function runs the statement in Postgres itself.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -13,16 +14,23 @@ from concurrent.futures import Executor
 import pyarrow as pa
 from sqlglot import exp
 
-from modak.errors import ModakError
+from modak.errors import ModakError, Retry
 from modak.gateway.analytics.interceptor import LakeInterceptor
 from modak.gateway.dialect.remote import parse_remote, substitute
-from modak.gateway.interception import Answer
+from modak.gateway.interception import Answer, Caller
 from modak.gateway.own_session import OwnSession
 from modak.gateway.wire.messages import Decoder, parse_data_row
 from modak.gateway.wire.rows import encode_text
 
 _FROM = re.compile(r"\bFROM\s+modak\.query\b")
 _ROW_BYTES_MAX = (1 << 31) - 1
+
+
+class Unasked(ModakError):
+    """Somebody reads modak.query without saying what."""
+
+    code = "unasked_query"
+    sqlstate = "55000"
 
 
 def asked(sql: str, values: Sequence[str | None]) -> dict[str, str] | None:
@@ -34,15 +42,30 @@ def asked(sql: str, values: Sequence[str | None]) -> dict[str, str] | None:
         if isinstance(node, exp.EQ) and isinstance(node.this, exp.Column):
             text = next(iter(node.expression.find_all(exp.Literal)), None)
             if text is not None:
-                found[node.this.name] = str(text.this) if node.this.name == "kind" else bytes.fromhex(str(text.this)).decode()
+                told = str(text.this) if node.this.name == "kind" else bytes.fromhex(str(text.this)).decode()
+                if found.setdefault(node.this.name, told) != told:
+                    raise Unasked(f"modak.query was asked with two values for {node.this.name}")
     return found
 
 
-class Unasked(ModakError):
-    """Somebody reads modak.query without saying what."""
+class Overtaken(ModakError):
+    """What could be answered a moment ago cannot be now."""
 
-    code = "unasked_query"
-    sqlstate = "55000"
+    code = "overtaken_query"
+    sqlstate = "40001"
+    retry = Retry.NOW
+
+
+def _caller(role: str, path: str) -> Caller:
+    """``path``: the schemas that the caller's names are looked up in, as JSON, and what he chose about mirrored tables."""
+    schemas, reads, wait = [*path.split("\x1f"), "", ""][:3]
+    try:
+        found = json.loads(schemas)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) and "\0" not in one for one in found):
+        raise Unasked("modak.query was read without a list of schemas", hint="run `modak migrate`, and call modak.query itself")
+    return Caller(role, tuple(found), reads, wait)
 
 
 class WholeQueries:
@@ -54,7 +77,10 @@ class WholeQueries:
     async def open(self, wanted: dict[str, str]) -> WholeCursor:
         if not {"kind", "sql", "caller", "path"} <= wanted.keys():
             raise Unasked("modak.query was read without a query", hint="select * from modak.query('select …') as t(…)")
-        session = OwnSession(self._dsn, wanted["caller"], wanted["path"], self._executor)
+        caller = _caller(wanted["caller"], wanted["path"])
+        session = OwnSession(self._dsn, caller, self._executor)
+        if caller.reads:
+            self._interceptor.note_choice()
         try:
             return await self._answered(wanted["kind"], wanted["sql"], session)
         except BaseException:
@@ -74,6 +100,9 @@ class WholeQueries:
             return WholeCursor(session, None, [[line] for line in lines])
         candidate = self._interceptor.candidate(sql)
         answer = await self._interceptor.answer(candidate, session, ()) if candidate is not None else None
+        if answer is None and kind == "rows":
+            # It was there when the columns were asked for; nothing at all would be taken for no rows.
+            raise Overtaken("the lake cannot answer this any more", hint="run the statement again")
         if answer is None:
             return WholeCursor(session, None, [])
         if kind == "columns":
@@ -86,7 +115,7 @@ class WholeQueries:
 class WholeCursor:
     """Rows of arrays. One pass: a rescan of modak.query materialises in Postgres."""
 
-    def __init__(self, session: OwnSession, answer: Answer | None, rows: Sequence[Sequence[str | None]]) -> None:
+    def __init__(self, session: OwnSession | None, answer: Answer | None, rows: Sequence[Sequence[str | None]]) -> None:
         self._session = session
         self._answer = answer
         self._rows: Iterator[str] = map(array_text, rows) if answer is None else self._answered(answer)
@@ -117,7 +146,8 @@ class WholeCursor:
             if self._answer is not None:
                 self._answer.close()
         finally:
-            self._session.close()
+            if self._session is not None:
+                self._session.close()
 
 
 def array_text(values: Sequence[str | None]) -> str:

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Final
 
 from modak.errors import ModakError
 from modak.gateway.channel import Channel
+from modak.gateway.relay.copied import MARK, copied_rows
 from modak.gateway.relay.endpoint import Address, Endpoint
 from modak.gateway.relay.peer import BackendGone, Peer
 from modak.gateway.wire.messages import (
@@ -27,6 +28,7 @@ from modak.gateway.wire.messages import (
     Status,
     Sync,
     Terminate,
+    notice_response,
     parse_backend_key_data,
     parse_command_complete,
     parse_data_row,
@@ -60,6 +62,8 @@ class BackendError(ModakError):
 class Backend:
     """Implements ``interception.ClientSession``: ``query`` and ``describe`` are for when nothing of the client's is under way."""
 
+    stands_for = None
+
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.key: BackendKeyData | None = None
@@ -67,6 +71,10 @@ class Backend:
         """The error that ended the session, if Postgres said one."""
         self.asides: list[bytes] = []
         """Notifications and changed settings that came with answers to questions of ours; the client is still to get them."""
+        self.notices: list[bytes] = []
+        """What the lake has to say about the statement at hand; the client gets it before the answer."""
+        self.copied = 0
+        """How many rows the last ``copy_out`` had, by Postgres's count."""
         self.unnamed_lost = False
         """A question of ours took the place of the client's unnamed statement."""
         self.in_savepoint = False
@@ -98,6 +106,9 @@ class Backend:
 
     def setting(self, name: str) -> str | None:
         return self._settings.get(name)
+
+    def notify(self, text: str) -> None:
+        self.notices.append(notice_response(ErrorFields(severity="NOTICE", sqlstate="00000", message=text)))
 
     def note(self, message: Message) -> None:
         """Keep what the message says about the session; every message passes through here, whoever it is for."""
@@ -162,6 +173,40 @@ class Backend:
             elif message.tag == b"D":
                 rows.append(tuple(None if value is None else value.decode() for value in parse_data_row(message)))
         return rows
+
+    async def copy_out(self, sql: str) -> AsyncGenerator[bytes | memoryview]:
+        """The data of a COPY TO STDOUT, in pieces of whole rows, each with a MARK, and ``copied`` afterwards."""
+        self.unnamed_lost = True
+        await self.settle()
+        self._unread += 1
+        await self.send(Query(sql).encode())
+        error: BackendError | None = None
+        while True:
+            rows, rest = copied_rows(self.peer.decoder.take())
+            self.peer.decoder.feed(rest)
+            if rows:
+                yield rows
+            # Whatever is not a short row: a long one, the end, an error, a notice; or nothing whole.
+            while (message := self.peer.decoder.next()) is not None and message.tag != b"d":
+                self.note(message)
+                if message.tag == b"Z":
+                    self._unread -= 1
+                    if error is not None:
+                        raise error
+                    return
+                if message.tag == b"E":
+                    error = error or BackendError(parse_error(message))
+                elif message.tag == b"C":
+                    self.copied = int(parse_command_complete(message).removeprefix("COPY "))
+                elif message.tag in (b"A", b"S"):
+                    self.asides.append(message.encode())
+                elif message.tag == b"N":
+                    self.notices.append(message.encode())  # not ours to hear
+            if message is not None:
+                yield MARK + message.body
+            else:
+                await asyncio.wait([self.peer.arrival()])
+                self.peer.arrived()
 
     async def describe(self, sql: str, oids: Sequence[int]) -> tuple[tuple[int, ...], tuple[FieldDescription, ...]]:
         parameters: tuple[int, ...] = ()

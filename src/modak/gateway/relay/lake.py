@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -111,7 +111,11 @@ class Lake:
         assert self._interceptor is not None
         work = asyncio.ensure_future(self._interceptor.answer(candidate, self._backend, parameters))
         try:
-            return await self._until(work, work.cancel)
+            found = await self._until(work, work.cancel)
+            notices, self._backend.notices = self._backend.notices, []
+            if notices:
+                await self._client.send(*notices)
+            return found
         except BaseException:
             # Stopped a moment too late: it was just there.
             if work.done() and not work.cancelled() and work.exception() is None and (answer := work.result()) is not None:
@@ -156,6 +160,11 @@ class Lake:
 
     def _run(self, call: Callable[..., _T], *arguments: Any) -> asyncio.Future[_T]:
         return asyncio.get_running_loop().run_in_executor(self._executor, call, *arguments)
+
+    async def follow(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Work on the event loop, inside ``statement()``."""
+        task = asyncio.ensure_future(work)
+        return await self._until(task, task.cancel)
 
     async def _until(self, work: asyncio.Future[_T], stop: Callable[[], object]) -> _T:
         """The work's result, unless it is interrupted or the client goes away; then it is stopped, and over when this returns."""

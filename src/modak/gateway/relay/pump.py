@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from modak.gateway.relay.backend import Backend
@@ -29,7 +30,8 @@ _COPY_DATA: Final = frozenset(b"d")
 
 
 class Pump:
-    def __init__(self, client: Peer, backend: Backend, book: Book) -> None:
+    def __init__(self, client: Peer, backend: Backend, book: Book, advised: Callable[[Message], Message] | None = None) -> None:
+        self._advised = advised
         self.ledger = Ledger(backend.transaction_status)
         self.said_farewell = False
         """The client knows why Postgres ended the session."""
@@ -98,6 +100,7 @@ class Pump:
             self._command(parse_command_complete(message))
         elif tag == b"E":
             self.said_farewell = self._backend.farewell is not None
+            message = message if self._advised is None else self._advised(message)
         elif head is not None:
             self._learn(head, message)
         silent = head is not None and head.silent and tag not in ASIDES and tag != b"E"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Protocol
 
 from modak.gateway.channel import Channel
+from modak.gateway.decoupled.bulk import recognise
 from modak.gateway.interception import Answer, Interceptor
-from modak.gateway.relay.backend import Backend
+from modak.gateway.relay.backend import Backend, BackendError
+from modak.gateway.relay.bulk import BulkInserts
 from modak.gateway.relay.extended import Extended
 from modak.gateway.relay.lake import Declined, Lake, LakeFailure
 from modak.gateway.relay.ledger import Kind, Request
@@ -55,14 +57,22 @@ class RelaySession:
     """``run`` returns when the session is over, whoever ended it; client and Postgres are closed then."""
 
     def __init__(
-        self, channel: Channel, backend: Backend, interceptor: Interceptor | None, executor: Executor, rewriter: Rewriter | None = None
+        self,
+        channel: Channel,
+        backend: Backend,
+        interceptor: Interceptor | None,
+        executor: Executor,
+        rewriter: Rewriter | None = None,
+        bulk: BulkInserts | None = None,
+        advised: Callable[[Message], Message] | None = None,
     ) -> None:
+        self._bulk = bulk
         self._rewriter = rewriter
         self._client = Peer(channel, ClientGone)
         self._backend = backend
         self._interceptor = interceptor
         self._book = Book()
-        self._pump = Pump(self._client, backend, self._book)
+        self._pump = Pump(self._client, backend, self._book, advised)
         self._lake = Lake(interceptor, backend, self._client, executor)
         self._extended = Extended(self._client, backend, self._pump, self._book, self._lake, self._candidate, self._readable)
         self._stopping = asyncio.Event()
@@ -192,7 +202,9 @@ class RelaySession:
         self._book.forget(b"")
         possible = self._pump.ledger.interruptible and self._backend.transaction_status != b"E"
         candidate = self._candidate(message.body.partition(b"\0")[0]) if possible else None
-        if candidate is None or not await self._by_lake(candidate):
+        if candidate is not None and await self._by_lake(candidate):
+            return
+        if not possible or self._bulk is None or not await self._in_bulk(message.body.partition(b"\0")[0], self._bulk):
             await self._in_postgres(message)
 
     async def _in_postgres(self, message: Message) -> None:
@@ -218,6 +230,41 @@ class RelaySession:
         self._book.ready(status)
         await self._client.send(tail, ready_for_query(status))
         return True
+
+    async def _in_bulk(self, text: bytes, bulk: BulkInserts) -> bool:
+        """INSERT … SELECT into a decoupled table; False if Postgres is to do it."""
+        if not self._readable() or (statement := recognise(sql := text.decode(errors="replace"))) is None:
+            return False
+        await self._pump.resync()
+        backend = self._backend
+        own = backend.transaction_status == b"I"
+        try:
+            # Postgres minds its own time limits, for each of its parts.
+            async with self._lake.statement(timed=False):
+                order = await self._lake.follow(bulk.prepare(sql, statement, backend))
+                if order is None:
+                    return False
+                rows = await self._lake.follow(bulk.carry_out(order, backend))
+            if own:
+                # From here on only Postgres knows whether a cancel comes too late.
+                await backend.query("commit")
+            tail = command_complete(f"INSERT 0 {rows}")
+        except Declined:
+            await self._give_up(own)
+            return False
+        except (LakeFailure, BackendError) as failure:
+            await self._give_up(own)
+            await self._lake.abort(failure.fields)
+            tail = error_response(failure.fields)
+        notices, backend.notices = backend.notices, []
+        self._book.ready(backend.transaction_status)
+        await self._client.send(*notices, tail, ready_for_query(backend.transaction_status))
+        return True
+
+    async def _give_up(self, own: bool) -> None:
+        """A transaction that we began ends with the statement."""
+        if own and self._backend.transaction_status != b"I":
+            await self._backend.query("rollback")
 
     async def _rows(self, answer: Answer) -> bytes:
         fields = [replace(one, format=TEXT) for one in answer.fields]

@@ -68,6 +68,10 @@ class Decoder:
         self._buffer = bytearray()
         self._at = 0
 
+    def allow(self, limit: int) -> None:
+        """Another limit, for a peer that has said who it is."""
+        self._limit = limit
+
     @property
     def buffered(self) -> int:
         """Bytes fed and not yet handed out."""
@@ -114,6 +118,12 @@ class Decoder:
             at = end
         self._at = at
         return bytes(self._buffer[start:at])
+
+    def take(self) -> bytearray:
+        """Everything that is buffered, as it came, for the caller to keep; what it has no use for it feeds again."""
+        taken = self._buffer[self._at :] if self._at else self._buffer
+        self._buffer, self._at = bytearray(), 0
+        return taken
 
     def _end_of_message(self, at: int) -> int | None:
         if len(self._buffer) - at < 5:

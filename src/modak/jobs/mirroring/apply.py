@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from modak.catalog import mirrors, operations, tables
 from modak.catalog.operations import Operation
 from modak.core.operation import OperationKind, Phase
-from modak.errors import ModakError
+from modak.errors import CommitUnknown, ModakError
 from modak.failpoints import failpoint
-from modak.jobs import foreign, resume
+from modak.jobs import foreign, journal, resume
 from modak.jobs.context import JobContext
 from modak.jobs.mirroring.files import Made, make
 from modak.jobs.mirroring.follower import Follower
+from modak.jobs.mirroring.head import stand
 from modak.jobs.publishing.mirror import publish_mirror
 from modak.lake import commits
-from modak.lake.storage import pyiceberg_properties
+from modak.lake.storage import io_properties
 from modak.scan.engine import Cursor
 from modak.scan.snapshots import Snapshots
 
@@ -42,6 +43,7 @@ def apply(context: JobContext, follower: Follower, to_lsn: int | None, snapshots
         "old_snapshot": line.snapshot,
         "from_lsn": follower.mirror.applied_lsn,
         "to_lsn": to_lsn,
+        "as_of": follower.as_of,
         "changes": follower.collapse.changes if follower.collapse else 0,
     }
     operation = operations.start(connection, table_id, OperationKind.MIRROR, details)
@@ -50,6 +52,8 @@ def apply(context: JobContext, follower: Follower, to_lsn: int | None, snapshots
     failpoint("mirror.after_journal")
     try:
         made, commit = _commit(context, follower, operation, snapshots, cursor)
+    except CommitUnknown:
+        raise
     except ModakError:
         if to_lsn is not None:
             resume.abandon_plain(context, operation)
@@ -59,12 +63,11 @@ def apply(context: JobContext, follower: Follower, to_lsn: int | None, snapshots
     if follower.shape:
         follower.fresh()
     if to_lsn is None:
-        follower.has_partial = True
+        follower.part = commit.snapshot_id
         return Applied(made.rows_written, made.rows_deleted, 1)
-    noted = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-    operation = operations.move(connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=noted)
+    operation = journal.note_commit(context, operation, commit)
     publish_mirror(context, operation, commit)
-    follower.has_partial = False
+    follower.part = None
     follower.mirror = mirrors.get(connection, table_id)
     failpoint("mirror.after_publish")
     return Applied(made.rows_written, made.rows_deleted, 1)
@@ -73,18 +76,13 @@ def apply(context: JobContext, follower: Follower, to_lsn: int | None, snapshots
 def _commit(
     context: JobContext, follower: Follower, operation: Operation, snapshots: Snapshots, cursor: Cursor
 ) -> tuple[Made, commits.Commit]:
-    table = context.lake_table()
+    table = stand(context, follower)
     foreign.refuse_unknown(context, table, frozenset())
     current = table.current_snapshot()
     number = current.sequence_number if current else None
-    head = snapshots.get(table.metadata_location, number, pyiceberg_properties(context.lake.storage))
+    head = snapshots.get(table.metadata_location, number, io_properties(context.lake.storage))
     made = make(context, follower, table, head, cursor, operation.op_id)
     failpoint("mirror.after_files")
-    stamps = {
-        commits.OP_ID: operation.op_id,
-        commits.OP_KIND: OperationKind.MIRROR.value,
-        commits.TABLE_ID: str(context.table_id),
-        **({LSN: str(operation.details["to_lsn"])} if operation.details["to_lsn"] is not None else {}),
-    }
-    commit = commits.change(table, stamps, added=made.added, deletes=made.deletes, removed=made.removed)
+    place = {LSN: str(operation.details["to_lsn"])} if operation.details["to_lsn"] is not None else {}
+    commit = commits.change(table, journal.stamps(operation, **place), added=made.added, deletes=made.deletes, removed=made.removed)
     return made, commit

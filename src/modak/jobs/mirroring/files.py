@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from modak.core.changes import UNCHANGED, Key, Last
 from modak.jobs.context import JobContext
@@ -18,7 +19,7 @@ from modak.lake.text_values import Values, arrow_column
 from modak.scan.engine import Cursor
 from modak.scan.positions import positions_of_keys
 from modak.scan.snapshot import DataFile, Snapshot
-from modak.scan.values_of_keys import values_of_keys
+from modak.scan.values_of_keys import places_of_keys, values_at
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
@@ -60,6 +61,14 @@ def make(context: JobContext, follower: Follower, table: LakeTable, head: Snapsh
     return Made(added, deletes, removed)
 
 
+def lacking(context: JobContext, follower: Follower, table: LakeTable, head: Snapshot, cursor: Cursor, keys: Sequence[Key]) -> list[Key]:
+    """Those of the keys that no row of ``head`` has."""
+    work = _Work(context, follower, table, head, cursor, "")
+    wanted = work._keys(keys)
+    found = set(places_of_keys(cursor, work._near(head.files, wanted), work.key_fields, wanted).numbers.tolist())
+    return [key for number, key in enumerate(keys) if number not in found]
+
+
 @dataclass
 class _Work:
     context: JobContext
@@ -86,11 +95,35 @@ class _Work:
         for start in range(0, len(rows), CHUNK_ROWS):
             part = rows[start : start + CHUNK_ROWS]
             # Only a row that keeps values of an older one knows where that was.
-            incomplete = [(key, last) for key, last in part if last.origin is not None]
-            self.writer.write(self._table(part, self._kept(files, incomplete)))
+            whole = [(key, last) for key, last in part if last.origin is None]
+            if whole:
+                self.writer.write(self._table(whole, {}))
+            if len(whole) < len(part):
+                self._incomplete(files, [(key, last) for key, last in part if last.origin is not None])
         return tuple(self.writer.close())
 
-    def _table(self, rows: Sequence[tuple[Key, Last]], kept: dict[tuple[Key, int], object]) -> pa.Table:
+    def _incomplete(self, files: Sequence[DataFile], rows: Sequence[tuple[Key, Last]]) -> None:
+        """Rows that keep large values, which the lake has: as many of them at a time as memory is meant for."""
+        by_place = {place: name for name, place in self.places.items()}
+        needed = sorted({place for _, last in rows for place, value in enumerate(last.row or ()) if value is UNCHANGED})
+        needed = [place for place in needed if place in by_place]
+        if not needed:
+            self.writer.write(self._table(rows, {}))
+            return
+        keys = self._keys([last.origin or key for key, last in rows])
+        near = self._near(files, keys)
+        found = places_of_keys(self.cursor, near, self.key_fields, keys)
+        missing = set(range(len(rows))).difference(found.numbers.tolist())
+        if missing:
+            key = rows[min(missing)][0]
+            what = f"an update of key {b', '.join(key).decode(errors='replace')} keeps a value that the lake does not have"
+            raise cannot_follow(self.follower.table, what, code="unchanged_value")
+        fields = [self.head.field(by_place[place]) for place in needed]
+        for numbers, values in values_at(self.cursor, near, fields, found):
+            self.writer.write(self._table([rows[number] for number in numbers], dict(zip(needed, values, strict=True))))
+
+    def _table(self, rows: Sequence[tuple[Key, Last]], kept: Mapping[int, pa.Array]) -> pa.Table:
+        """``kept``: what the lake has for these rows, by the column's place."""
         columns = []
         values_of = list(zip(*(last.row or () for _, last in rows), strict=True))
         for field, wanted in zip(self.table.schema().fields, self.writer.arrow_schema, strict=True):
@@ -100,32 +133,14 @@ class _Work:
                 continue
             base = self.follower.columns[place].type.base
             values = values_of[place]
-            plain = [None if value is UNCHANGED else value for value in values] if kept else values
-            column = arrow_column(cast(Values, plain), str(field.field_type), base, field.name)
-            if kept and UNCHANGED in values:
-                merged = [
-                    kept[key, place] if value is UNCHANGED else known
-                    for (key, _), value, known in zip(rows, values, column.to_pylist(), strict=True)
-                ]
-                column = pa.array(merged, column.type)
-            columns.append(column)
+            if place not in kept:
+                columns.append(arrow_column(cast(Values, values), str(field.field_type), base, field.name))
+                continue
+            stayed = [value is UNCHANGED for value in values]
+            told = [None if value is UNCHANGED else value for value in values]
+            column = arrow_column(cast(Values, told), str(field.field_type), base, field.name)
+            columns.append(pc.if_else(pa.array(stayed, pa.bool_()), kept[place].cast(column.type), column))
         return pa.Table.from_arrays(columns, names=[field.name for field in self.table.schema().fields])
-
-    def _kept(self, files: Sequence[DataFile], rows: Sequence[tuple[Key, Last]]) -> dict[tuple[Key, int], object]:
-        """Large values that stayed, as the lake has them, by the row's key and the column's place."""
-        by_place = {place: name for name, place in self.places.items()}
-        needed = sorted({place for _, last in rows for place, value in enumerate(last.row or ()) if value is UNCHANGED})
-        needed = [place for place in needed if place in by_place]
-        if not needed:
-            return {}
-        keys = self._keys([last.origin or key for key, last in rows])
-        fields = [self.head.field(by_place[place]) for place in needed]
-        found = values_of_keys(self.cursor, self._near(files, keys), self.key_fields, fields, keys)
-        if len(found) < len(rows):
-            key = next(key for number, (key, _) in enumerate(rows) if number not in found)
-            what = f"an update of key {b', '.join(key).decode(errors='replace')} keeps a value that the lake does not have"
-            raise cannot_follow(self.follower.table, what, code="unchanged_value")
-        return {(key, place): found[number][n] for number, (key, _) in enumerate(rows) for n, place in enumerate(needed)}
 
     def _keys(self, keys: Sequence[Key]) -> pa.Table:
         columns, schema = [], []

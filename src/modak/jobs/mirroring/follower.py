@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from modak.catalog import migrate, mirrors, tables
 from modak.catalog.mirrors import Mirror
 from modak.catalog.tables import Registered
 from modak.connection import Connection
+from modak.core.below import Below
 from modak.core.changes import Collapse
 from modak.core.columns import lake_follows
 from modak.core.stream_shape import Shape, ShapeColumn, recognise
@@ -15,9 +18,15 @@ from modak.core.table import Column
 from modak.errors import Problem, Refused
 from modak.jobs import evolve
 from modak.jobs.context import JobContext
+from modak.jobs.mirroring.filling import fill
+from modak.jobs.mirroring.head import check_place, stand
+from modak.jobs.mirroring.leaves import Leaf, Leaves
 from modak.lake.storage import Storage
-from modak.source.pgoutput import RelationMessage
+from modak.source.pgoutput import Delete, Insert, RelationMessage, Truncate, Update
 from modak.source.relation import SQL, resolve_type
+
+if TYPE_CHECKING:
+    from modak.jobs.mirroring.newcomers import Newcomers
 
 SHAPES_MAX = 20
 
@@ -28,9 +37,9 @@ class CannotFollow(Refused):
     code = "cannot_follow"
 
 
-def cannot_follow(table: Registered, what: str, *, code: str = "stream") -> CannotFollow:
-    problem = Problem(code, what)
-    return CannotFollow(f"{table.name} cannot be followed any further", [problem], hint=f"`modak resync {table.name}` copies it anew")
+def cannot_follow(table: Registered, what: str | Sequence[Problem], *, code: str = "stream") -> CannotFollow:
+    problems = [Problem(code, what)] if isinstance(what, str) else what
+    return CannotFollow(f"{table.name} cannot be followed any further", problems, hint=f"`modak resync {table.name}` copies it anew")
 
 
 @dataclass
@@ -43,14 +52,26 @@ class Follower:
     shape: Shape = ()
     columns: tuple[Column, ...] = ()  # of the shape, in its order
     collapse: Collapse | None = None
-    has_partial: bool = False  # a part of an open transaction is in the lake, where nobody sees it
+    part: int | None = None  # the snapshot of the last part of an open transaction, which nobody sees
     saw_truncate: bool = False
+    leaves: Leaves = field(default_factory=list)  # the partitions, as the pass found them
+    leaves_before: Sequence[Leaf] = ()  # as the pass before had left them
+    newcomers: Newcomers | None = None  # partitions that may have brought rows; nothing is published before that is known
+    had_newcomers: bool = False  # and it is known: the stream has their rows
     suspect: str | None = None  # something that only a TRUNCATE in this pass explains; nothing is published before it came
     message: RelationMessage | None = None  # how the stream described the table, not looked at yet
+    line: int | None = None  # T, of a table that shed partitions: what lies below is not the stream's to say
+    below: Below | None = None  # for rows of the shape
+    as_of: float | None = None  # the time that the place in the stream stands for, as the server's clock has it
 
     @property
     def has_changes(self) -> bool:
-        return self.has_partial or (self.collapse is not None and self.collapse.changes > 0)
+        return self.part is not None or (self.collapse is not None and self.collapse.changes > 0)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something that the stream does not tell has to be explained first."""
+        return self.suspect is not None or self.newcomers is not None
 
     @property
     def bytes(self) -> int:
@@ -58,8 +79,25 @@ class Follower:
 
     def fresh(self) -> None:
         """Begin to collect anew, after what was collected has been taken."""
-        key = [next(place for place, column in enumerate(self.shape) if column.name == name) for name in self.table.primary_key_cols]
+        key = [self._place(name) for name in self.table.primary_key_cols]
         self.collapse = Collapse(tuple(key))
+        if self.line is not None:
+            self.below = Below(self.table.key_type, self.line, self._place(self.table.tier_key_col))
+
+    def clear_suspicion(self) -> None:
+        """When the pass has seen everything that was committed when it looked at the partitions."""
+        if self.suspect and not self.saw_truncate and not (self.collapse and self.collapse.truncated):
+            raise cannot_follow(self.table, self.suspect, code="partition")
+        self.suspect = None
+
+    def _place(self, name: str) -> int:
+        return next(place for place, column in enumerate(self.shape) if column.name == name)
+
+    def is_below(self, message: Insert | Update | Delete | Truncate) -> bool:
+        """Rows below T come by from the spill, and from partitions that wait to be dropped. Their corrections say it all, and later."""
+        if self.below is None or isinstance(message, Truncate):
+            return False
+        return self.below(message.old if isinstance(message, Delete) else message.new)
 
     def takes(self, message: RelationMessage) -> bool:
         """Whether the rows that follow have the shape of those before."""
@@ -67,22 +105,48 @@ class Follower:
         return bool(self.shape) and tuple(column.described for column in self.shape) == described
 
 
+def collect(collapse: Collapse, message: Insert | Update | Delete | Truncate) -> None:
+    """A change of the stream among those that were collected before."""
+    if isinstance(message, Insert):
+        collapse.insert(message.new)
+    elif isinstance(message, Update):
+        collapse.update(message.new, message.old, is_whole=message.is_whole)
+    elif isinstance(message, Delete):
+        collapse.delete(message.old)
+    else:
+        collapse.truncate()
+
+
 def describe(follower: Follower, context: JobContext, message: RelationMessage, commit_lsn: int) -> None:
     """The rows that come next have these columns. What was collected before must be in the lake already."""
+    check_place(context, follower)
     connection, table = context.connection, follower.table
     described = [(column.name, column.type_oid, column.modifier) for column in message.columns]
     history = [tuple(ShapeColumn.from_json(column) for column in shape["columns"]) for shape in follower.mirror.shapes]
-    found = recognise(described, history, catalog_shape(connection, table.table_id))
+    lsns = [int(shape["lsn"]) for shape in follower.mirror.shapes]
+    # What the lake has learned beyond this transaction, before a crash, says nothing about it.
+    before = [shape for shape, lsn in zip(history, lsns, strict=True) if lsn <= commit_lsn]
+    found = recognise(described, before, catalog_shape(connection, table.table_id), is_replay=len(before) < len(history))
     if isinstance(found, str):
         raise cannot_follow(table, found)
     columns = tuple(
         Column(column.name, resolve_type(connection, column.type_oid, column.modifier, _display(connection, column)), number=column.number)
         for column in found
     )
-    if _is_new(found, history, [int(shape["lsn"]) for shape in follower.mirror.shapes], commit_lsn):
+    if _is_new(found, history, lsns, commit_lsn):
         _evolve(follower, context, found, columns, history[-1] if history else (), commit_lsn)
     follower.shape, follower.columns = found, columns
+    values = _values_to_fill(follower, commit_lsn)
+    if values:
+        follower.part = fill(context, stand(context, follower), {column.number: column for column in columns}, values) or follower.part
     follower.fresh()
+
+
+def _values_to_fill(follower: Follower, commit_lsn: int) -> dict[int, str]:
+    """Of columns that this transaction has first. One that is read again after a crash needs them again: nothing of it is published."""
+    described = [column.as_json() for column in follower.shape]
+    known = [shape for shape in follower.mirror.shapes if int(shape["lsn"]) == commit_lsn and shape["columns"] == described]
+    return {int(number): str(value) for shape in known[:1] for number, value in shape.get("fill", {}).items()}
 
 
 def _is_new(found: Shape, history: list[Shape], lsns: list[int], commit_lsn: int) -> bool:
@@ -106,20 +170,19 @@ def catalog_shape(connection: Connection, table_id: int) -> Shape:
 def _evolve(follower: Follower, context: JobContext, shape: Shape, columns: tuple[Column, ...], before: Shape, lsn: int) -> None:
     """Bring the lake's columns to a shape that is new, and remember it: a replay after a crash must not go back."""
     table, connection = follower.table, context.connection
-    _check_columns(follower, context, columns, before)
+    values = _check_columns(follower, context, columns, before)
     relation = replace(context.relation(), columns=columns)
     try:
         evolve.follow(context, relation)
     except Refused as refused:
-        raise CannotFollow(
-            f"{table.name} cannot be followed any further", refused.problems, hint=f"`modak resync {table.name}` copies it anew"
-        ) from refused
-    known = [*follower.mirror.shapes, {"lsn": lsn, "columns": [column.as_json() for column in shape]}][-SHAPES_MAX:]
+        raise cannot_follow(table, refused.problems) from refused
+    known = [*follower.mirror.shapes, {"lsn": lsn, "columns": [column.as_json() for column in shape], "fill": values}][-SHAPES_MAX:]
     mirrors.save_shapes(connection, table.table_id, known)
     follower.mirror = replace(follower.mirror, shapes=known)
 
 
-def _check_columns(follower: Follower, context: JobContext, columns: tuple[Column, ...], before: Shape) -> None:
+def _check_columns(follower: Follower, context: JobContext, columns: tuple[Column, ...], before: Shape) -> dict[str, str]:
+    """Raises CannotFollow, or returns the values that rows in the heap got by a column's default, by its number."""
     table, connection = follower.table, context.connection
     names = {column.name for column in columns}
     for name in (*table.primary_key_cols, table.tier_key_col):
@@ -138,9 +201,11 @@ def _check_columns(follower: Follower, context: JobContext, columns: tuple[Colum
             raise cannot_follow(table, what, code="column_type")
     added = [column.number for column in columns if column.number not in old]
     rows = connection.execute(migrate.SQL.query("list_filled_columns"), {"table_id": table.table_id, "numbers": added}).fetchall()
-    if before and rows:
-        what = f"column {rows[0]['name']} was added with a default, which rows in the heap have and the stream does not tell"
+    unknown = [row["name"] for row in rows if not row["is_known"]]
+    if before and unknown:
+        what = f"column {unknown[0]} was added with a default that differs from row to row, or got one later: the stream does not tell"
         raise cannot_follow(table, what, code="default")
+    return {str(row["number"]): row["value"] for row in rows if before and row["value"] is not None}
 
 
 def lake_names(follower: Follower, context: JobContext) -> dict[str, int]:

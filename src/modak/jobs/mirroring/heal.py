@@ -17,14 +17,17 @@ from psycopg import sql
 
 from modak.catalog import mirrors, operations, tables
 from modak.connection import Connection
+from modak.core.below import Below
 from modak.core.changes import Collapse, Key, Last, Row
-from modak.core.operation import OperationKind, Phase
-from modak.errors import LockNotAvailable, ModakError
+from modak.core.operation import OperationKind
+from modak.errors import LockNotAvailable
 from modak.failpoints import failpoint
-from modak.jobs import foreign, resume
+from modak.jobs import foreign, journal, resume
 from modak.jobs.context import JobContext
+from modak.jobs.mirroring import watch
+from modak.jobs.mirroring.alone import alone
 from modak.jobs.mirroring.files import make
-from modak.jobs.mirroring.follower import Follower, catalog_shape
+from modak.jobs.mirroring.follower import Follower, catalog_shape, collect
 from modak.jobs.publishing.mirror import publish_copy
 from modak.jobs.tasks import ENGINE_MEMORY
 from modak.lake import commits
@@ -38,11 +41,14 @@ from modak.source.spill import identifier
 KEYS_MAX = 2_000_000
 PART_KEYS = 50_000
 SLOT_SECONDS_MAX = 120.0
+STREAM_SECONDS_MAX = 1800.0
 
 
 def heal(context: JobContext, session: Connection, start_lsn: int, end_lsn: int) -> bool:
     """Bring the lake from what two snapshots saw to what ``session``, which has the second, sees. False: the copy must start over."""
-    keys = _touched(context, start_lsn, end_lsn)
+    # The slot has one reader at a time: a pump at work is waited for, and none can take our place, as it would a stray reader's.
+    with alone(context.connection, STREAM_SECONDS_MAX):
+        keys = _touched(context, start_lsn, end_lsn) if _has_stream(context, start_lsn) else None
     if keys is None:
         return False
     with tempfile.TemporaryDirectory(prefix="modak-heal-") as folder:
@@ -56,9 +62,11 @@ def heal(context: JobContext, session: Connection, start_lsn: int, end_lsn: int)
 
 
 def _touched(context: JobContext, start_lsn: int, end_lsn: int) -> set[Key] | None:
-    """Keys, old and new, of every change that committed between the snapshots; None after a TRUNCATE, or where there are too many."""
+    """Keys, old and new, of every change that committed between the snapshots; None where that cannot be told, or there are too many."""
     table, keys = context.table, set[Key]()
     collapse: Collapse | None = None
+    below: Below | None = None
+    line = tables.cutline(context.connection, context.table_id).tier_key_hi
     commit_lsn = 0
     with _stream(context, start_lsn) as stream:
         while True:
@@ -79,40 +87,36 @@ def _touched(context: JobContext, start_lsn: int, end_lsn: int) -> set[Key] | No
                 return keys
             elif isinstance(message, RelationMessage) and message.oid == table.table_id:
                 names = [column.name for column in message.columns]
+                if not watch.names_key(table, message) or not set(names).issuperset(table.primary_key_cols):
+                    return None
                 collapse = Collapse(tuple(names.index(name) for name in table.primary_key_cols))
+                below = Below(table.key_type, line, names.index(table.tier_key_col)) if table.has_seam else None
             elif commit_lsn < start_lsn or collapse is None:
                 continue
             elif isinstance(message, Truncate) and table.table_id in message.oids:
                 return None
             elif isinstance(message, Insert | Update | Delete) and message.oid == table.table_id:
-                _collect(collapse, keys, message)
+                if below is not None and below(message.old if isinstance(message, Delete) else message.new):
+                    continue  # what lies below T is not the copy's
+                collect(collapse, message)
+                # Nothing but the keys is kept, the old one too: a row of the moment in between is of no use.
+                keys.update(collapse.last)
+                collapse.last.clear()
                 if len(keys) > KEYS_MAX:
                     return None
 
 
-def _collect(collapse: Collapse, keys: set[Key], message: Insert | Update | Delete) -> None:
-    if isinstance(message, Insert):
-        collapse.insert(message.new)
-    elif isinstance(message, Update):
-        collapse.update(message.new, message.old, is_whole=message.is_whole)
-        if message.old is not None:
-            keys.add(collapse.key(message.old))
-    else:
-        keys.add(collapse.key(message.old))
-    # Nothing but the keys is kept: a row of the moment in between is of no use.
-    keys.update(collapse.last)
-    collapse.last.clear()
-
-
-@contextlib.contextmanager
-def _stream(context: JobContext, start_lsn: int) -> Iterator[Stream]:
-    """The slot has one reader at a time: a pump that is at work is waited for."""
-    table = context.table
-    slot = replication.free_slot(context.connection, table.slot_name or "", SLOT_SECONDS_MAX)
+def _has_stream(context: JobContext, start_lsn: int) -> bool:
+    """Whether the slot still has everything from there on. One that was made anew begins later, and would do so without a word."""
+    slot = replication.free_slot(context.connection, context.table.slot_name or "", SLOT_SECONDS_MAX)
     if slot is not None and slot.active:
-        raise LockNotAvailable(f"slot {table.slot_name} is being read", hint="run the command again when that pass has ended")
-    with contextlib.closing(Stream(context.dsn, table.slot_name or "", table.publication_name or "", start_lsn)) as stream:
-        yield stream
+        raise LockNotAvailable(f"slot {slot.name} is being read", hint="run the command again when that session has ended")
+    return slot is not None and not slot.is_lost and slot.confirmed <= start_lsn
+
+
+def _stream(context: JobContext, start_lsn: int) -> contextlib.closing[Stream]:
+    table = context.table
+    return contextlib.closing(Stream(context.dsn, table.slot_name or "", table.publication_name or "", start_lsn))
 
 
 def _follower(context: JobContext, session: Connection, keys: Sequence[Key]) -> Follower:
@@ -156,19 +160,10 @@ def _replace(context: JobContext, follower: Follower, cursor: Cursor) -> None:
     line = tables.cutline(context.connection, context.table_id)
     details: dict[str, Any] = {"old_tier_key_hi": line.tier_key_hi, "old_snapshot": line.snapshot, "chunks": []}
     operation = operations.start(context.connection, context.table_id, OperationKind.COPY, details)
-    try:
+    with resume.given_up_on_failure(context, operation, resume.abandon_plain):
         table = context.lake_table()
         foreign.refuse_unknown(context, table, frozenset())
         made = make(context, follower, table, context.cold(table, line.snapshot), cursor, operation.op_id)
-        stamps = {
-            commits.OP_ID: operation.op_id,
-            commits.OP_KIND: OperationKind.COPY.value,
-            commits.TABLE_ID: str(context.table_id),
-        }
-        commit = commits.change(table, stamps, added=made.added, deletes=made.deletes)
-    except ModakError:
-        resume.abandon_plain(context, operation)
-        raise
-    noted = {"snapshot_id": str(commit.snapshot_id), "metadata_location": commit.metadata_location}
-    operation = operations.move(context.connection, operation, Phase.COMMITTED, snapshot=commit.sequence_number, details=noted)
+        commit = commits.change(table, journal.stamps(operation), added=made.added, deletes=made.deletes)
+    operation = journal.note_commit(context, operation, commit)
     publish_copy(context, operation, commit)

@@ -17,6 +17,7 @@ from modak.core.table import Name
 from modak.source.relation import SQL
 from modak.source.spill import identifier
 
+Leaf = Mapping[str, Any]
 Leaves = list[dict[str, Any]]
 
 
@@ -25,38 +26,83 @@ def read(connection: Connection, table_id: int) -> Leaves:
     return [dict(row) for row in rows]
 
 
+def leaf_name(leaf: Leaf) -> Name:
+    return Name(leaf["schema_name"], leaf["table_name"])
+
+
 @dataclass(frozen=True)
 class Difference:
-    """What happened to partitions, in words. ``is_told``: a TRUNCATE of the whole table, which the stream has, would explain it."""
+    """What happened to partitions, in words. ``is_told``: a TRUNCATE of the whole table, which the stream has, would explain it.
 
-    what: str
+    ``newcomers`` hold rows, and were not partitions from the start: whether the stream has those rows is to be seen.
+    """
+
+    what: str | None = None
     is_told: bool = False
+    newcomers: tuple[Leaf, ...] = ()
 
 
-def difference(connection: Connection, table: Registered, known: Sequence[Mapping[str, Any]], now: Leaves) -> Difference | None:
+def difference(connection: Connection, table: Registered, known: Sequence[Leaf], now: Leaves) -> Difference | None:
     """What the stream may not have told; None if nothing happened."""
     there = {leaf["oid"]: leaf for leaf in now}
-    if list(there) == [table.table_id]:
-        return None  # not partitioned: everything that happens to its rows is in the stream
     before = {leaf["oid"]: leaf for leaf in known}
-    rewritten: Difference | None = None
+    if list(there) == [table.table_id]:
+        return _converted(before.get(table.table_id), there[table.table_id])
+    rewritten: str | None = None
     for oid, leaf in before.items():
-        name = Name(leaf["schema_name"], leaf["table_name"])
         if oid not in there:
-            return Difference(f"partition {name} was detached or dropped")
+            return Difference(f"partition {leaf_name(leaf)} was detached or dropped")
+        if not is_same_place(leaf, there[oid]):
+            return Difference(f"partition {leaf_name(leaf)} was detached and attached again")
         if there[oid]["filenode"] != leaf["filenode"]:
-            rewritten = Difference(f"partition {name} was truncated or rewritten by itself", is_told=True)
-        if there[oid]["attached"] != leaf["attached"]:
-            return Difference(f"partition {name} was detached and attached again")
-    for leaf in now:
-        if leaf["oid"] not in before and _brought_rows(connection, leaf):
-            return Difference(f"partition {Name(leaf['schema_name'], leaf['table_name'])} was attached with rows in it")
-    return rewritten
+            rewritten = f"partition {leaf_name(leaf)} was truncated or rewritten by itself"
+    newcomers = tuple(leaf for leaf in now if leaf["oid"] not in before and may_bring_rows(connection, known, leaf))
+    if rewritten is None and not newcomers:
+        return None
+    return Difference(rewritten, is_told=True, newcomers=newcomers)
 
 
-def _brought_rows(connection: Connection, leaf: Mapping[str, Any]) -> bool:
-    """Rows at least as old as the partition's place in its table were not written through it."""
-    name = identifier(Name(leaf["schema_name"], leaf["table_name"]))
-    query = sql.SQL("select exists (select from only {} r where age(r.xmin) >= age(%s::xid)) as found").format(name)
-    row = connection.execute(query, [leaf["attached"]]).fetchone()
+def is_same_place(before: Leaf, now: Leaf) -> bool:
+    """Whether a partition has been a part of its table all the time: none of the links up to it is a new one."""
+    if "path" not in before:  # written down by an older Modak
+        return bool(before["attached"] == now["attached"])
+    return _links(before) == _links(now)
+
+
+def _links(leaf: Leaf) -> list[tuple[int, int, str]]:
+    return [(link["oid"], link["parent"], link["attached"]) for link in leaf.get("path", ())]
+
+
+def may_bring_rows(connection: Connection, known: Sequence[Leaf], leaf: Leaf) -> bool:
+    """Whether a new partition holds rows that may be older than its place in the table.
+
+    Transaction numbers do not tell: one that is higher may have written before the partition was attached. But a partition that was
+    created as one never was anything else, below a parent of which the same is true, or that was in the table when it was looked at last.
+    """
+    links = {link for other in known for link in _links(other)}
+    own, upper = leaf["path"][:1], leaf["path"][1:]
+    is_born = any(link["born"] for link in own)
+    if is_born and all(link["born"] or (link["oid"], link["parent"], link["attached"]) in links for link in upper):
+        return False
+    row = connection.execute(sql.SQL("select exists (select from only {}) as found").format(identifier(leaf_name(leaf)))).fetchone()
     return bool(row and row["found"])
+
+
+def explained(looked: Leaves, before: Sequence[Leaf], known: Sequence[Leaf], now: Leaves) -> Leaves:
+    """The partitions of a look, with the files that a TRUNCATE gave them since. What came since is for the next look.
+
+    ``before`` is what the look was compared with, and ``known`` the same by now: a partition that we dropped meanwhile stays forgotten.
+    """
+    forgotten = {leaf["oid"] for leaf in before} - {leaf["oid"] for leaf in known}
+    files = {leaf["oid"]: leaf["filenode"] for leaf in now if leaf["path"]}
+    return [{**leaf, "filenode": files.get(leaf["oid"], leaf["filenode"])} for leaf in looked if leaf["oid"] not in forgotten]
+
+
+def _converted(before: Leaf | None, now: Leaf) -> Difference | None:
+    """Not partitioned: everything that happens to its rows is in the stream, but for ALTER COLUMN … TYPE … USING. That writes a new file,
+    as VACUUM FULL does, and touches the column in the catalog, which VACUUM FULL does not. Another type is for the stream to tell."""
+    if before is None or "altered" not in before or before["types"] != now["types"]:
+        return None
+    if before["filenode"] == now["filenode"] or before["altered"] == now["altered"]:
+        return None
+    return Difference("it was rewritten by an ALTER TABLE that may have changed values without a word in the stream", is_told=True)

@@ -16,11 +16,15 @@ def publish_mirror(context: JobContext, operation: Operation, commit: Commit | N
 
     def step() -> Operation:
         with bounded(context.connection):
-            hold_seam(context)
+            if context.table.has_seam:
+                # The stream brings rows at T and above only: whoever corrects rows below it need not wait, nor look again.
+                context.fence()
+            else:
+                hold_seam(context)
             line = locked_line(context, operation)
             mirror = mirrors.get(context.connection, context.table_id)
-            write_line(context, line, line["tier_key_hi"], commit, changed=True)
-            mirrors.follow(context.connection, mirror, operation.details["to_lsn"])
+            write_line(context, line, line["tier_key_hi"], commit, changed=not context.table.has_seam)
+            mirrors.follow(context.connection, mirror, operation.details["to_lsn"], operation.details.get("as_of"))
             failpoint("mirror.in_publish")
             return published(context, operation, {})
 

@@ -98,7 +98,8 @@ def write_line(
 
 
 def hold_seam(context: JobContext) -> None:
-    """Alone: whoever acts on T and S as they are shares this lock."""
+    """Alone, and still the one that may: whoever acts on T and S as they are shares this lock."""
+    context.fence()
     context.connection.execute("select pg_advisory_xact_lock(%s)", [SEAM_LOCK + context.table_id])
 
 

@@ -5,8 +5,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A transaction holds the locks of its subtransactions' ids as well.
-    if not exists (select from pg_locks l where l.locktype = 'transactionid' and l.pid = pg_backend_pid() and l.transactionid = maker) then
+    if maker is null or not modak.is_own_change(maker) then
         raise exception 'could not serialize access due to concurrent update of table "%"', p_table
             using errcode = '40001', hint = 'Run the transaction again.';
     end if;

@@ -1,6 +1,7 @@
 -- The statements on the two-tier view that carry out modak_upsert or modak_delete: run in turn until one meets a row, and it says in which
 -- tier. They run as the caller, so they name nothing of this schema, and casts to the user's own types are left to them: here these would
--- run as the catalog's owner. T is held, and moves when the caller's transaction has ended.
+-- run as the catalog's owner. T is held, and moves when the caller's transaction has ended: so only
+-- modak.compose_ordered calls it, which has asked for the caller's rights.
 create or replace function modak.compose_write(
     p_kind text, p_name text, p_relation regclass, p_given jsonb, out key_name text, out steps text[]
 )

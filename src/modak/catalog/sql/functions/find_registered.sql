@@ -15,7 +15,7 @@ begin
       join pg_namespace n on n.nspname = t.schema_name
       join pg_class c on c.relnamespace = n.oid and c.relname in (t.table_name, t.heap_name, t.view_name)
      where c.oid = p_relation;
-    if found and target.mode = 'mirrored' then
+    if found and target.mode = 'mirrored' and target.cold_build = 0 then
         raise exception '"%" is mirrored: its heap is complete', p_name using errcode = '42809', hint = 'Write to it with plain SQL.';
     end if;
     if found and p_relation = to_regclass(format('%I.%I', target.schema_name, target.table_name)) then

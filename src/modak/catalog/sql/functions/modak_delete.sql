@@ -2,6 +2,9 @@
 create or replace function public.modak_delete(table_name text, key jsonb) returns text
 language sql volatile
 begin atomic
-    select modak.carry_out(c.key_name, c.steps, key)
-      from modak.compose_write('delete', table_name, pg_catalog.to_regclass(table_name), key) c;
+    with c as (
+        insert into modak.write_orders (kind, name, relation, given)
+        values ('delete', table_name, pg_catalog.to_regclass(table_name), key) returning key_name, steps
+    )
+    select modak.carry_out(c.key_name, c.steps, key) from c;
 end;

@@ -3,6 +3,9 @@
 create or replace function public.modak_upsert(table_name text, row_image jsonb) returns text
 language sql volatile
 begin atomic
-    select modak.carry_out(c.key_name, c.steps, row_image)
-      from modak.compose_write('upsert', table_name, pg_catalog.to_regclass(table_name), row_image) c;
+    with c as (
+        insert into modak.write_orders (kind, name, relation, given)
+        values ('upsert', table_name, pg_catalog.to_regclass(table_name), row_image) returning key_name, steps
+    )
+    select modak.carry_out(c.key_name, c.steps, row_image) from c;
 end;

@@ -20,6 +20,10 @@ begin
         execute format('grant select, insert, update, delete on modak.%I to %s', part, keeper::regrole);
         execute format('grant select on modak.cutline to %s', keeper::regrole);
         execute format('grant usage on sequence modak.delta_version to %s', keeper::regrole);
+        execute format('grant execute on function modak.hold_line(bigint) to %s', keeper::regrole);
+    end if;
+    if to_regrole('modak_worker') is not null then
+        execute format('grant select, insert, update, delete on modak.%I to modak_worker', part);
     end if;
 end
 $$;

@@ -6,10 +6,11 @@ language plpgsql volatile
 as $$
 declare
     types text[];
+    path text := pg_catalog.to_json(pg_catalog.current_schemas(true));
 begin
     if pg_catalog.pg_current_xact_id_if_assigned() is null
        and pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed' then
-        select a.types into types from modak.ask_gateway('columns', sql, pg_catalog.current_setting('search_path')) a(types);
+        select a.types into types from modak.ask_gateway('columns', sql, path) a(types);
     end if;
     if types is null then
         return query execute sql;
@@ -19,6 +20,6 @@ begin
         select pg_catalog.format('select %s from modak.ask_gateway(%L, $1, $2) q(vals)',
                                  pg_catalog.string_agg(pg_catalog.format('(q.vals)[%s]::%s', n, type), ', ' order by n), 'rows')
           from pg_catalog.unnest(types) with ordinality t(type, n))
-        using sql, pg_catalog.current_setting('search_path');
+        using sql, path;
 end
 $$;

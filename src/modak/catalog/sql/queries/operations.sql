@@ -166,3 +166,63 @@ select nextval('modak.delta_version') as version;
 
 -- name: list_spooled
 select unnest(staged_files) as file from modak.load_labels where table_id = %(table_id)s;
+
+-- name: list_seam_holders
+-- Transactions that act on the line as it is, loads among them: from before they write their files until their label is there, or gone.
+select distinct l.virtualtransaction as transaction
+  from pg_locks l join pg_database d on d.oid = l.database
+ where l.locktype = 'advisory' and d.datname = current_database() and l.mode = 'ShareLock' and l.granted and l.objsubid = 1
+   and l.classid = %(space)s::oid and l.objid = %(table_id)s::oid;
+
+-- name: list_published
+-- Every S that was published, with the transaction that did it, the oldest first; and the metadata file its readers open.
+select snapshot, (details->>'advance_xid')::bigint as xid, details->>'metadata_location' as metadata_location
+  from modak.op_log
+ where table_id = %(table_id)s and phase = 'advanced' and snapshot is not null and details ? 'advance_xid'
+ order by 2;
+
+-- name: list_named_metadata
+-- Metadata files that the catalog itself names: of the published S, and of moments that several mirrors are read at.
+select lake_props->>'metadata_location' as metadata_location from modak.cutline where table_id = %(table_id)s
+union
+select lake_props->>'metadata_location' from modak.mirror_tags where table_id = %(table_id)s;
+
+-- name: oldest_pinned_snapshot
+select min(pinned_lake_snapshot_id) as snapshot from modak.read_pins where table_id = %(table_id)s and expires_at > now();
+
+-- name: prune_operations
+-- Tiering stays: a partition that is not dropped yet is judged by it.
+with old as (
+    delete from modak.op_log o
+     where o.table_id = %(table_id)s and o.phase in ('advanced', 'abandoned') and o.op_kind <> 'tiering'
+       and o.updated_at < now() - make_interval(days => %(days)s)
+       and (o.snapshot is null or o.snapshot < %(floor)s)
+    returning 1
+)
+select count(*) as n from old;
+
+-- name: save_lake_stats
+insert into modak.lake_stats (table_id, stats, warnings, policy) values (%(table_id)s, %(stats)s, %(warnings)s, %(policy)s)
+on conflict (table_id) do update set stats = excluded.stats, warnings = excluded.warnings, policy = excluded.policy, collected_at = now();
+
+-- name: find_lake_stats
+select stats, warnings, policy, collected_at from modak.lake_stats where table_id = %(table_id)s;
+
+-- name: request_maintenance
+insert into modak.maintenance_requests (table_id, requested_by) values (%(table_id)s, coalesce(%(requested_by)s, session_user))
+on conflict (table_id) do update set requested_by = excluded.requested_by, requested_at = now()
+returning requested_at;
+
+-- name: claim_maintenance
+-- After the pass, by whoever was alone on the table for its length: killed before, the request is still there. One that came meanwhile stays.
+delete from modak.maintenance_requests where table_id = %(table_id)s and requested_at <= %(requested_at)s returning requested_by;
+
+-- name: maintenance_is_done
+select not exists (select from modak.maintenance_requests where table_id = %(table_id)s)
+       and exists (select from modak.lake_stats where table_id = %(table_id)s and collected_at > %(since)s) as done;
+
+-- name: list_unswept
+-- Given up long enough ago that none of its tasks can still be writing.
+select op_id, table_id, op_kind, phase, snapshot, details from modak.op_log
+ where table_id = %(table_id)s and phase = 'abandoned' and not details ? 'swept'
+   and updated_at < now() - make_interval(secs => %(seconds)s);

@@ -1,6 +1,7 @@
 -- name: list_profiles
 select profile_name, lake_format, warehouse, lake_config, credential_ref, is_default,
-       (select count(*) from modak.tables t where t.storage_profile = p.profile_name) as tables
+       (select count(*) from modak.tables t where t.storage_profile = p.profile_name)
+       + (select count(*) from modak.decoupled d where d.storage_profile = p.profile_name) as tables
   from modak.storage_profiles p order by not is_default, profile_name;
 
 -- name: find_profile
@@ -23,3 +24,6 @@ on conflict (profile_name) do update
 
 -- name: delete_profile
 delete from modak.storage_profiles where profile_name = %(profile_name)s;
+
+-- name: read_storage_secret
+select key, secret from modak.storage_secret();

@@ -2,11 +2,13 @@
 insert into modak.tables
        (table_id, schema_name, table_name, primary_key_cols, tier_key_col, tier_key_type, partition_scheme, lake_table_ref,
         storage_profile, mode, surface, heap_name, view_name, text_cols, tier_lag, reclaim_lag, lake_retention_lag,
-        heap_retention_lag, keep_heap, check_cold_keys, premake, original, cold_build, cold_bound, publication_name, slot_name)
+        heap_retention_lag, keep_heap, check_cold_keys, premake, original, cold_build, cold_bound, publication_name, slot_name,
+        hybrid)
 values (%(table_id)s, %(schema_name)s, %(table_name)s, %(primary_key_cols)s, %(tier_key_col)s, %(tier_key_type)s, %(partition_scheme)s,
         %(lake_table_ref)s, %(storage_profile)s, %(mode)s, %(surface)s, %(heap_name)s, %(view_name)s, %(text_cols)s, %(tier_lag)s,
         %(reclaim_lag)s, %(lake_retention_lag)s, %(heap_retention_lag)s, %(keep_heap)s, %(check_cold_keys)s, %(premake)s,
-        %(original)s, %(cold_build)s, %(cold_bound)s, %(publication_name)s, %(slot_name)s);
+        %(original)s, %(cold_build)s, %(cold_bound)s, %(publication_name)s, %(slot_name)s,
+        %(hybrid)s);
 
 -- name: insert_cutline
 insert into modak.cutline (table_id, tier_key_hi, lake_props) values (%(table_id)s, %(tier_key_hi)s, %(lake_props)s);
@@ -27,18 +29,27 @@ select schema_name, table_name from modak.tables
 select * from modak.tables order by schema_name, table_name;
 
 -- name: delete_table
+with folded as (delete from modak.folded where table_id = %(table_id)s)
 delete from modak.tables where table_id = %(table_id)s;
 
 -- name: update_policy
 update modak.tables
    set tier_lag = %(tier_lag)s, reclaim_lag = %(reclaim_lag)s, lake_retention_lag = %(lake_retention_lag)s,
        heap_retention_lag = %(heap_retention_lag)s, premake = %(premake)s, enabled = %(enabled)s,
-       maintenance_policy = %(maintenance_policy)s, keep_heap = %(keep_heap)s
+       maintenance_policy = %(maintenance_policy)s, keep_heap = %(keep_heap)s, hybrid = %(hybrid)s,
+       wal_limit = %(wal_limit)s
  where table_id = %(table_id)s;
 
 -- name: save_columns
 update modak.tables
    set primary_key_cols = %(primary_key_cols)s, tier_key_col = %(tier_key_col)s, text_cols = %(text_cols)s, original = %(original)s
+ where table_id = %(table_id)s;
+
+-- name: save_surface
+with line as (update modak.cutline set tier_key_hi = %(tier_key_hi)s where table_id = %(table_id)s)
+update modak.tables
+   set surface = %(surface)s, heap_name = %(heap_name)s, view_name = %(view_name)s, heap_retention_lag = %(heap_retention_lag)s,
+       original = %(original)s, cold_build = %(cold_build)s, cold_bound = %(cold_bound)s
  where table_id = %(table_id)s;
 
 -- name: save_cold_side
@@ -52,6 +63,11 @@ select partition_id, schema_name, partition_name, tier_key_lo, tier_key_hi, stat
   from modak.partitions where table_id = %(table_id)s
  order by tier_key_lo, tier_key_hi, partition_name;
 
+-- name: list_partitions_of
+select table_id, schema_name, partition_name, tier_key_lo, tier_key_hi, state, row_count
+  from modak.partitions where table_id = any (%(ids)s)
+ order by tier_key_lo, tier_key_hi, partition_name;
+
 -- name: count_delta
 select count(*) as n from modak.delta where table_id = %(table_id)s;
 
@@ -62,7 +78,7 @@ select count(*) as n from modak.read_pins where table_id = %(table_id)s and expi
 select count(*) as n from modak.load_labels where table_id = %(table_id)s and state = 'staged';
 
 -- name: list_status
-select * from modak.status order by schema_name, table_name;
+select s.*, t.tier_key_type from modak.status s join modak.tables t using (table_id) order by schema_name, table_name;
 
 -- name: read_catalog_id
 select catalog_id from modak.schema_meta;

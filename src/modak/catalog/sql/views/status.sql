@@ -20,7 +20,8 @@ select t.table_id,
        modak.key_text(c.retention_line, t.tier_key_type) as retention,
        t.enabled,
        t.surface,
-       (select jsonb_agg(jsonb_build_object('job', p.job, 'message', p.message, 'hint', p.hint, 'since', p.first_seen)
+       (select jsonb_agg(jsonb_build_object('job', p.job, 'message', p.message, 'hint', p.hint, 'since', p.first_seen,
+                                            'attempts', p.attempts, 'next_attempt', p.next_attempt)
                          order by p.first_seen)
           from modak.problems p where p.table_id = t.table_id) as problems,
        (select jsonb_agg(jsonb_build_object(

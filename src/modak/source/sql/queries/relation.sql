@@ -44,7 +44,8 @@ select a.attnum::integer as number,
        (select array[n.nspname::text, k.collname::text]
           from pg_collation k join pg_namespace n on n.oid = k.collnamespace
          where k.oid = a.attcollation and a.attcollation <> (select t.typcollation from pg_type t where t.oid = a.atttypid)
-       ) as collation
+       ) as collation,
+       coalesce((select k.collisdeterministic from pg_collation k where k.oid = a.attcollation), true) as deterministic
   from pg_attribute a
   left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
  where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped
@@ -150,6 +151,10 @@ select 'foreign key', format('%%I on %%s', k.conname, k.conrelid::regclass), h.r
  where k.contype = 'f' and k.conparentid = 0
  order by 1, 2;
 
+-- name: list_row_triggers
+select t.tgname::text as name from pg_trigger t
+ where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname !~ '^modak_' and t.tgtype::int & 1 = 1 order by 1;
+
 -- name: list_publications
 select p.pubname::text as name
   from pg_publication p
@@ -214,7 +219,7 @@ select a.attname::text as column_name, d.objid::bigint as sequence_id
 -- name: list_view_extras
 -- What a user put on a view himself: it would be gone with the view.
 select 'trigger' as kind, t.tgname::text as name from pg_trigger t
- where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname not in ('modak_write', 'modak_note_before', 'modak_note_after')
+ where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname not in ('modak_write', 'modak_missed', 'modak_note_before', 'modak_note_after')
 union all
 select 'rule', r.rulename::text from pg_rewrite r
  where r.ev_class = %(oid)s::oid and r.rulename not in ('_RETURN', 'modak_insert')
@@ -235,7 +240,7 @@ select o.option_value as range
 -- name: find_slot
 select (coalesce(confirmed_flush_lsn, restart_lsn, '0/0') - '0/0'::pg_lsn)::bigint as confirmed, active,
        coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint as retained_bytes,
-       coalesce(wal_status = 'lost', false) as is_lost
+       coalesce(wal_status = 'lost', false) as is_lost, active_pid as reader
   from pg_replication_slots where slot_name = %(name)s;
 
 -- name: read_replication
@@ -278,13 +283,62 @@ select exists (select from pg_publication where pubname = %(name)s) as found,
        exists (select from pg_publication_rel r join pg_publication p on p.oid = r.prpubid
                 where p.pubname = %(name)s and r.prrelid = %(oid)s::oid) as has_table;
 
+-- name: read_published
+-- Everything that decides whether the stream tells of each change of a table, and whose it is. Whoever alters the publication, or takes
+-- the table out and puts it back, leaves other rows in the catalog: the mark.
+with indexes as (
+    select x.indrelid, x.indisunique and x.indimmediate and x.indisvalid and x.indpred is null and x.indexprs is null as is_whole,
+           c.relkind = 'r' and (c.relreplident = 'd' and x.indisprimary or c.relreplident = 'i' and x.indisreplident) as identifies,
+           array(select a.attname::text
+                   from unnest(x.indkey::int2[]) with ordinality as k(number, place)
+                   join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.number
+                  where k.place <= x.indnkeyatts) as columns
+      from pg_index x join pg_class c on c.oid = x.indrelid
+     where c.oid in (select %(oid)s::oid union select relid from pg_partition_tree(%(oid)s::oid)))
+select concat_ws('/', p.oid, p.xmin, r.oid, r.xmin) as mark, p.oid is not null as exists,
+       coalesce(p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate, false) as tells_all,
+       coalesce(p.pubviaroot, false) as by_root,
+       r.oid is not null or coalesce(p.puballtables, false) or exists (
+           select from pg_publication_namespace s join pg_class c on c.relnamespace = s.pnnspid where s.pnpubid = p.oid and c.oid = t.oid)
+           as has_table,
+       r.prqual is not null as has_filter, r.prattrs is not null as has_columns,
+       n.is_renamed or exists (
+           select from indexes x where x.indrelid = t.oid and x.is_whole and x.columns @> %(key)s::text[] and x.columns <@ %(key)s::text[])
+           as has_key,
+       (select x.indrelid::regclass::text from indexes x where x.identifies and not n.is_renamed and not x.columns @> %(key)s::text[] limit 1)
+           as other_identity
+  from (select %(oid)s::oid as oid) t
+ cross join lateral (
+    -- A key column that is not there under its name is for the stream to tell.
+    select exists (select from unnest(%(key)s::text[]) k(name)
+                    where not exists (select from pg_attribute a where a.attrelid = t.oid and a.attname = k.name and not a.attisdropped))
+               as is_renamed) n
+  left join pg_publication p on p.pubname = %(name)s
+  left join pg_publication_rel r on r.prpubid = p.oid and r.prrelid = t.oid;
+
 -- name: list_leaves
--- Where a table's rows stand: the file, and the transaction that made a partition a partition.
+-- Where a table's rows stand: the file, the links that make a partition a part of the table, from its own up to the table's, and what
+-- tells of columns that were rewritten. A node was born as a partition if a column of it is as old as the node: ATTACH touches all of them.
 select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as table_name,
-       pg_relation_filenode(c.oid)::bigint as filenode, coalesce(i.xmin::text, '') as attached
+       pg_relation_filenode(c.oid)::bigint as filenode, coalesce(i.xmin::text, '') as attached, l.path, a.types, a.altered
   from pg_class c
   join pg_namespace n on n.oid = c.relnamespace
   left join pg_inherits i on i.inhrelid = c.oid
+ cross join lateral (
+    select md5(string_agg(concat_ws(' ', a.attnum, a.atttypid, a.atttypmod), ',' order by a.attnum)) as types,
+           md5(string_agg(concat_ws(' ', a.attnum, a.xmin), ',' order by a.attnum)) as altered
+      from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) a
+ cross join lateral (
+    with recursive up(oid, parent, attached, depth) as (
+        select i.inhrelid, i.inhparent, i.xmin::text, 1 from pg_inherits i where i.inhrelid = c.oid and c.oid <> %(oid)s::oid
+        union all
+        select i.inhrelid, i.inhparent, i.xmin::text, up.depth + 1 from up join pg_inherits i on i.inhrelid = up.parent
+         where up.parent <> %(oid)s::oid)
+    select coalesce(jsonb_agg(jsonb_build_object('oid', up.oid::bigint, 'parent', up.parent::bigint, 'attached', up.attached, 'born', exists (
+               select from pg_attribute s join pg_attribute u on u.attrelid = s.attrelid
+                where s.attrelid = up.oid and s.attname = 'tableoid' and s.attnum < 0 and u.attnum > 0 and not u.attisdropped
+                  and u.xmin = s.xmin and u.cmin = s.cmin and u.xmax = '0' and s.xmax = '0')) order by up.depth), '[]') as path
+      from up) l
  where c.oid in (select %(oid)s::oid union select relid from pg_partition_tree(%(oid)s::oid)) and c.relkind = 'r'
  order by c.oid;
 
@@ -294,3 +348,23 @@ select case when exists (select from pg_proc p where p.oid = to_regprocedure('pg
                             and has_function_privilege(p.oid, 'execute'))
             then (xpath('/row/lsn/text()', query_to_xml('select pg_catalog.pg_log_standby_snapshot() as lsn', false, true, '')))[1]::text
        end as lsn;
+
+-- name: may_entrust
+-- Whether this role can hand something to the worker's role and go on using it there.
+select coalesce(
+           has_schema_privilege(w.oid, 'modak', 'create') and pg_has_role(w.oid, 'usage')
+           and pg_has_role(w.oid, case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end), false
+       ) as may
+  from (select to_regrole('modak_worker')::oid as oid) w;
+
+-- name: list_given
+-- Functions that are not the table's owner's yet, and that this role can give him.
+select p.oid::regprocedure::text as routine, r.rolsuper as is_superuser
+  from pg_proc p join pg_roles r on r.rolname = current_user join pg_roles o on o.rolname = %(owner)s
+ where p.pronamespace = 'modak'::regnamespace and p.proname = any(%(names)s) and p.proowner <> o.oid and pg_has_role(p.proowner, 'usage')
+   and pg_has_role(o.oid, case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end);
+
+-- name: list_routines
+select p.oid::regprocedure::text as routine, to_regrole('modak_worker') is not null as has_worker,
+       p.proowner is distinct from to_regrole('modak_worker')::oid and pg_has_role(p.proowner, 'usage') as is_to_give
+  from pg_proc p where p.pronamespace = 'modak'::regnamespace and p.proname = any(%(names)s);

@@ -1,6 +1,7 @@
 -- A cold row is about to take a key: 23505 where another row has it, in the delta or in the lake. The key is claimed by a tombstone,
--- which the row's own correction then replaces: of two transactions that want one key the second waits here.
-create or replace function modak.{function}(made {heap}) returns void
+-- which the row's own correction then replaces: of two transactions that want one key the second waits here. wherever: a hot row's key is
+-- looked up too, and not claimed, since the delta says nothing of hot rows.
+create or replace function modak.{function}(made {heap}, wherever boolean) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
@@ -12,6 +13,7 @@ as $body$
 declare
     held record;
     taken boolean;
+    is_unknown boolean;
     made_pk text := {pk_made};
     made_key bigint;
 begin
@@ -21,12 +23,16 @@ begin
     end if;
     made_key := {canonical_made};
     select * into held from modak.hold_line({table_id});
-    if made_key >= held.line then
+    if made_key < held.line then
+        insert into {delta} (table_id, pk, op, tier_key, payload, placed) values ({table_id}, made_pk, 1, made_key, {key_image_made}, true)
+            on conflict (table_id, pk) do nothing;
+        is_unknown := found;
+    elsif wherever and {key_is_anywhere} then
+        is_unknown := not exists (select from {delta} d where d.table_id = {table_id} and d.pk = made_pk);
+    else
         return;
     end if;
-    insert into {delta} (table_id, pk, op, tier_key, payload, placed) values ({table_id}, made_pk, 1, made_key, {key_image_made}, true)
-        on conflict (table_id, pk) do nothing;
-    if found then
+    if is_unknown then
         select exists (select from {cold} c where {lake_has_key} and c._modak_pin <> held.snapshot) into taken;
     else
         select d.op = 0 into taken from {delta} d where d.table_id = {table_id} and d.pk = made_pk;

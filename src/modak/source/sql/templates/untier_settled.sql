@@ -7,7 +7,8 @@ with settled as (
 ), hidden as (
     update {delta} d
        set op = 1, tier_key = least({place}, {line}::bigint - 1), old_tier_key = null, version = nextval('modak.delta_version'),
-           payload = (select jsonb_object_agg(k.name, d.payload -> k.name) from unnest({key_names}::text[]) k(name))
+           payload = (select jsonb_object_agg(k.name, d.payload -> k.name) from unnest({key_names}::text[]) k(name)
+                       where d.payload is not null)
      where d.table_id = {table_id} and d.tier_key >= {line} and {cold_left} and not ({placed} and {place} >= {line})
     returning d.pk
 ), moved as (

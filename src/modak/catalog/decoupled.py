@@ -1,0 +1,30 @@
+"""Rows of modak.decoupled: tables whose rows are in the lake only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modak.catalog.migrate import SQL
+from modak.connection import Connection
+from modak.core.decoupled import Definition
+from modak.core.table import Name
+
+
+def get(connection: Connection, table_id: int) -> Definition | None:
+    """By the number in the foreign table's options."""
+    row = connection.execute(SQL.query("find_decoupled"), {"table_id": table_id}).fetchone()
+    return Definition.parse(row) if row else None
+
+
+def listing(connection: Connection) -> list[Definition]:
+    """Those that there is a foreign table of, by its name of now."""
+    return [Definition.parse(row) for row in connection.execute(SQL.query("list_decoupled")).fetchall()]
+
+
+def find(connection: Connection, name: Name) -> Definition | None:
+    return next((definition for definition in listing(connection) if definition.name == name), None)
+
+
+def problems(connection: Connection, definition: Definition) -> list[dict[str, Any]]:
+    """Commits that Postgres rolled back and that stay in the lake."""
+    return connection.execute(SQL.query("list_lake_problems"), {"ref": definition.ref, "profile": definition.profile}).fetchall()

@@ -1,0 +1,89 @@
+-- The foreign table of a decoupled table, its row in the catalog, and the order to the gateway: create, or attach to what is there.
+-- All of it in the caller's transaction and with the caller's rights; the columns have been checked.
+create or replace function modak.make_lake_table(p_verb text, p_schema text, p_table text, p_columns jsonb, p_partition_by text[], p_profile text,
+                                                 p_ref text) returns regclass
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+    place text := format('%I.%I', p_schema, p_table);
+    relation regclass;
+    number bigint;
+    described jsonb;
+    replaced text[];
+    answer jsonb;
+    one record;
+    -- What a value may take that has no declared length: not what it can, but what nobody is surprised by.
+    large constant bigint := 1048576;
+    width bigint;
+begin
+    execute (
+        select format('create foreign table %s (%s) server modak_gateway options (schema_name %L, table_name %L, batch_size %L, fetch_size %L)', place,
+                      string_agg(format('%I %s options (column_name %L)%s', c.given->>'name', c.given->>'type',
+                                        'a' || coalesce(c.given->>'field_id', c.position::text), case when r.required then ' not null' else '' end),
+                                 ', ' order by c.position),
+                      'iceberg', 'none yet', '5000', '10000')
+          from jsonb_array_elements(p_columns) with ordinality c(given, position),
+               lateral (select coalesce((c.given->>'required')::boolean, (c.given->>'not_null')::boolean, not (c.given->>'nullable')::boolean, false)) r(required));
+    relation := to_regclass(place);
+    for one in select c.given->>'name' as label, c.given->>'default' as preset, c.given->>'comment' as note
+                 from jsonb_array_elements(p_columns) c(given) loop
+        if one.preset is not null then
+            execute format('alter foreign table %s alter column %I set default (%s)', place, one.label, one.preset);
+        end if;
+        if one.note is not null then
+            execute format('comment on column %s.%I is %L', place, one.label, one.note);
+        end if;
+    end loop;
+    select jsonb_agg(jsonb_build_object(
+               'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'base', t.typname, 'modifier', a.atttypmod,
+               'field_id', coalesce((c.given->>'field_id')::integer, c.position::integer), 'required', a.attnotnull, 'comment', c.given->>'comment',
+               'default', c.given->>'default')
+               || case when c.given ? 'lake' then jsonb_build_object('lake', c.given->>'lake') else '{}' end order by c.position)
+      into described
+      from jsonb_array_elements(p_columns) with ordinality c(given, position)
+      join pg_attribute a on a.attrelid = relation and a.attname = c.given->>'name'
+      join pg_type t on t.oid = a.atttypid;
+    for one in select d.given->>'name' as label, d.given->>'type' as type,
+                      ((d.given->>'modifier')::integer - 4) >> 16 as digits, ((((d.given->>'modifier')::integer - 4) & 2047) # 1024) - 1024 as scale
+                 from jsonb_array_elements(described) d(given) where d.given->>'base' = 'numeric' loop
+        if one.digits > 38 or one.scale not between 0 and one.digits then
+            raise exception 'column "%": type % does not fit an Iceberg decimal', one.label, one.type
+                using errcode = 'feature_not_supported', hint = 'Up to 38 digits, and a scale between 0 and that.';
+        end if;
+    end loop;
+    perform modak.check_lake_partitions(relation, p_partition_by);
+
+    -- A trigger of statements keeps batches whole, and pushed-down changes too. Foreign tables take one for TRUNCATE since Postgres 16.
+    execute format('create trigger modak_begin_lake_write before insert or update or delete%s on %s for each statement execute function modak.begin_lake_write()',
+                   case when current_setting('server_version_num')::integer >= 160000 then ' or truncate' else '' end, place);
+    -- After a restore the numbers of other tables are those of the server that they were made on.
+    number := relation::oid::bigint;
+    while exists (select from modak.decoupled d where d.table_id = number) loop
+        number := number + 4294967296;
+    end loop;
+    -- postgres_fdw counts rows and holds them at both ends, so rows that may be large go a few at a time.
+    select 32 * count(*) + coalesce(sum(least(large, 4 * (a.atttypmod - 4)::bigint)) filter (where t.typname in ('varchar', 'bpchar') and a.atttypmod > 0), 0)
+           + case when bool_or(t.typname in ('text', 'json', 'jsonb', 'bytea') or t.typname in ('varchar', 'bpchar') and a.atttypmod < 0) then large else 0 end
+      into width
+      from pg_attribute a join pg_type t on t.oid = a.atttypid where a.attrelid = relation and a.attnum > 0;
+    execute format('alter foreign table %s options (set table_name %L, set batch_size %L, set fetch_size %L)', place, number,
+                   greatest(1, least(5000, 256 * large / width)), greatest(1, least(10000, 1024 * large / width)));
+
+    -- Names in the lake that were this table's or are another one's of ours, renamed since: a new table takes another name beside them.
+    replaced := modak.forget_dropped_lake_table(p_schema, p_table, p_ref, p_profile)
+                || array(select d.lake_table_ref from modak.decoupled d where d.storage_profile = p_profile);
+    answer := modak.order_gateway(p_verb, jsonb_build_object(
+        'table_id', number, 'schema', p_schema, 'name', p_table, 'ref', p_ref, 'profile', p_profile, 'columns', described,
+        'partition_by', to_jsonb(coalesce(p_partition_by, '{}')), 'is_attached', p_verb = 'attach',
+        -- Drops that are committed here and under way in the lake: their names are free in a moment.
+        'dropping', (select coalesce(jsonb_agg(c.change->>'ref'), '[]') from modak.lake_commits l, jsonb_array_elements(l.changes) c(change)
+                      where c.change->>'kind' = 'drop' and c.change->>'profile' = p_profile),
+        'replaced', to_jsonb(replaced || string_to_array(nullif(current_setting('modak.dropped_lake_tables', true), ''), chr(31)))));
+    insert into modak.decoupled (table_id, schema_name, table_name, lake_table_ref, storage_profile, columns, partition_by, is_attached)
+    select number, p_schema, p_table, answer->>'ref', p_profile, answer->'columns',
+           array(select jsonb_array_elements_text(answer->'partition_by')), p_verb = 'attach';
+    return relation;
+end
+$$;

@@ -1,0 +1,2 @@
+-- name: make_console_login
+select modak.make_console_login(%(verifier)s) as login;

@@ -1,0 +1,52 @@
+-- name: find_decoupled
+select table_id, schema_name as schema, table_name as name, lake_table_ref as ref, storage_profile as profile, columns, partition_by, is_attached
+  from modak.decoupled where table_id = %(table_id)s;
+
+-- name: list_decoupled
+-- By the names that the foreign tables have now: they may have been renamed. Without one the table was dropped by itself, and is not listed.
+select d.table_id, n.nspname::text as schema, c.relname::text as name, d.lake_table_ref as ref, d.storage_profile as profile, d.columns,
+       d.partition_by, d.is_attached
+  from modak.decoupled d
+  join pg_foreign_table f on f.ftoptions @> array['schema_name=iceberg', 'table_name=' || d.table_id]
+  join pg_foreign_server s on s.oid = f.ftserver and s.srvname = 'modak_gateway'
+  join pg_class c on c.oid = f.ftrelid
+  join pg_namespace n on n.oid = c.relnamespace
+ order by 2, 3;
+
+-- name: lake_pointer
+select metadata_location from modak_lake.iceberg_tables
+ where catalog_name = %(catalog)s and table_namespace = %(namespace)s and table_name = %(name)s;
+
+-- name: next_to_sweep
+select table_id from modak.decoupled
+ where swept_at < now() - make_interval(secs => %(seconds)s) and not pg_is_in_recovery() order by swept_at limit 1;
+
+-- name: note_sweep
+update modak.decoupled set swept_at = now()
+ where table_id = %(table_id)s and swept_at < now() - make_interval(secs => %(seconds)s) returning table_id;
+
+-- name: lake_moment
+-- One statement, so that it is one snapshot: what is in doubt in it has not committed in it, whatever pg_xact_status says a moment later.
+select (select coalesce(jsonb_object_agg(i.catalog_name || ' ' || i.table_namespace || '.' || i.table_name, i.metadata_location), '{}')
+          from modak_lake.iceberg_tables i
+         where i.table_namespace || '.' || i.table_name in (select d.lake_table_ref from modak.decoupled d)) as pointers,
+       array(select c.commit_id from modak.lake_commits c
+              where not pg_visible_in_snapshot(c.xid::xid8, pg_current_snapshot())
+                 or pg_xact_status(c.xid::xid8) is distinct from 'committed') as doubtful;
+
+-- name: truncating_transaction
+-- Whoever truncates a table is the only one to hold its strongest lock, and has a name for that if the WAL is kept for replicas. Of the names that
+-- a transaction and its savepoints have, the oldest is its own; locks show the lower half of it.
+with holder as (
+    select min(l.virtualtransaction) as place
+      from pg_foreign_table f
+      join pg_foreign_server s on s.oid = f.ftserver and s.srvname = 'modak_gateway'
+      join pg_locks l on l.locktype = 'relation' and l.relation = f.ftrelid and l.mode = 'AccessExclusiveLock' and l.granted
+       and l.database = (select d.oid from pg_database d where d.datname = current_database())
+     where f.ftoptions @> array['schema_name=iceberg', 'table_name=' || %(table_id)s::text]
+    having count(distinct l.virtualtransaction) = 1
+), latest as (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as number)
+select (t.number - ((t.number - l.transactionid::text::bigint) & 4294967295))::text as xid
+  from holder h
+  join pg_locks l on l.virtualtransaction = h.place and l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted, latest t
+ order by age(l.transactionid) desc limit 1;

@@ -1,0 +1,94 @@
+"""``modak maintain``: the lake's upkeep, now or by the worker."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from modak.cli.context import Context, command
+from modak.cli.tables import each, names
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from modak.catalog.tables import Registered
+    from modak.core.table import Name
+    from modak.jobs.context import JobContext
+
+_POLL_SECONDS = 0.5
+# Two who pack the same table's files take turns; the second finds little left to do.
+_LOCK_SECONDS = 60
+
+
+def add_commands(group: click.Group) -> None:
+    @command(group)
+    @click.argument("table", required=False)
+    @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+    @click.option("--orphans", is_flag=True, help="Also remove old files that nothing refers to, whatever the policy says.")
+    @click.option("--request", is_flag=True, help="Leave it to the worker, which does it whether it is due or not.")
+    @click.option("--wait", type=click.IntRange(0, 86_400), metavar="SECONDS",
+                  help="With --request: wait so long for the worker, by default not at all. "
+                       f"Else: so long for a job that is at work on the table, by default {_LOCK_SECONDS}.")  # fmt: skip
+    def maintain(context: Context, table: str | None, dry_run: bool, orphans: bool, request: bool, wait: int | None) -> None:
+        """Pack small files, write worn ones anew, merge manifests and let old snapshots go. Without TABLE: every enabled table."""
+        if request and (dry_run or orphans):
+            raise click.UsageError("--request runs by the table's policy, without --dry-run and --orphans")
+        if request:
+            _request(context, table, wait or 0)
+        else:
+            _maintain(context, table, dry_run=dry_run, orphans=orphans, wait=_LOCK_SECONDS if wait is None else wait)
+
+
+def _every(_: Registered) -> bool:
+    return True
+
+
+def _maintain(context: Context, table: str | None, *, dry_run: bool, orphans: bool, wait: int) -> None:
+    from modak.jobs import maintain
+
+    def work(name: Name, job: JobContext) -> dict[str, Any]:
+        return {"table": str(name), **vars(maintain.maintain(job, orphans=orphans, dry_run=dry_run))}
+
+    done, failed = each(context, table, work, _every, wait)
+    context.output.result(done)
+    columns = ("table", "files_rewritten", "files_written", "deletes_joined", "manifests_merged", "snapshots_expired", "files_removed")
+    headings = ["table", "files", "became", "deletes joined", "manifests merged", "snapshots expired", "files removed"]
+    context.output.table(headings, [tuple(line[column] for column in columns) for line in done])
+    for line in done:
+        if line["orphans_removed"]:
+            context.output.note(f"{line['table']}: {line['orphans_removed']} orphans {'to remove' if dry_run else 'removed'}")
+        if line["held_by"]:
+            context.output.note(f"{line['table']}: older snapshots are held by {line['held_by']}")
+        for warning in line["warnings"]:
+            context.output.note(f"{line['table']}: {warning}")
+    if dry_run:
+        context.output.note("nothing was changed")
+    if failed is not None:
+        raise failed
+
+
+def _request(context: Context, table: str | None, wait: int) -> None:
+    from modak.catalog import migrate, overview, tables
+
+    asked: list[tuple[str, int, datetime]] = []
+    with context.app.connection() as connection:
+        for name in names(context, table, _every):
+            found = tables.get(connection, name)
+            asked.append((str(name), found.table_id, overview.request_maintenance(connection, found.table_id)))
+        until, waiting = time.monotonic() + wait, list(asked)
+        while waiting and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+            query = migrate.SQL.query("maintenance_is_done")
+            for one in list(waiting):
+                state = connection.execute(query, {"table_id": one[1], "since": one[2]}).fetchone()
+                if state is not None and state["done"]:
+                    waiting.remove(one)
+    unfinished = {name for name, _, _ in waiting} if wait else set[str]()
+    done = [{"table": name, "requested_at": str(at), "done": bool(wait) and name not in unfinished} for name, _, at in asked]
+    context.output.result(done)
+    context.output.table(["table", "requested", "done"], [(line["table"], line["requested_at"], line["done"]) for line in done])
+    if unfinished:
+        context.output.note("the worker has not come to it yet; `modak status` shows whether one runs")
+        click.get_current_context().exit(1)

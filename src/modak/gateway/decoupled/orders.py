@@ -1,0 +1,177 @@
+"""Orders of the SQL functions for decoupled tables: describe, list, create, attach, drop. Each is part of the transaction that gives it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pyiceberg.partitioning import PartitionField as SpecField
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform, VoidTransform
+
+from modak.core.decoupled import Definition, PartitionField, from_iceberg
+from modak.core.lake_table import default_ref
+from modak.core.table import Name
+from modak.errors import LakeTableExists, ModakError, NotFound, Problem, Refused
+from modak.gateway.wire.messages import ProtocolError
+from modak.lake.decoupled import is_registered
+from modak.lake.iceberg import IcebergLake
+
+Request = Mapping[str, Any]
+Answer = dict[str, Any]
+_FORMAT_VERSION = 2
+_DROP_SECONDS_MAX = 5.0
+_POLL_SECONDS = 0.02
+
+
+class Orders(Protocol):
+    """What a lake transaction does for orders; nothing of it reaches the lake before the transaction commits."""
+
+    def lake(self, profile: str) -> IcebergLake: ...
+
+    def create(self, definition: Definition) -> None: ...
+
+    def attach(self, definition: Definition) -> None: ...
+
+    def drop(self, table_id: int, ref: str, profile: str, purge: bool) -> None: ...
+
+
+def carry_out(verb: str, request: Request, transaction: Orders) -> Answer:
+    """The answer to one order, as JSON."""
+    known = _VERBS.get(verb)
+    if known is None:
+        raise ProtocolError(f"there is no order {verb!r}", known=", ".join(_VERBS))
+    return known(request, transaction)
+
+
+def _greet(_request: Request, _transaction: Orders) -> Answer:
+    """That somebody answers is the answer."""
+    return {}
+
+
+def _create(request: Request, transaction: Orders) -> Answer:
+    ref = _free_ref(request, transaction.lake(str(request["profile"])))
+    definition = Definition.parse({**request, "ref": ref, "is_attached": False})
+    transaction.create(definition)
+    return definition.as_json()
+
+
+def _free_ref(request: Request, lake: IcebergLake) -> str:
+    """The name of a new table in the lake: its own there, unless a table that is gone from here has that still."""
+    ref = str(request.get("ref") or default_ref(Name(str(request["schema"]), str(request["name"]))))
+    dropping, until = ref in (request.get("dropping") or ()), time.monotonic() + _DROP_SECONDS_MAX
+    while (found := lake.find(ref)) is not None and dropping and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
+    if found is None:
+        return ref
+    if not dropping and ref not in (request.get("replaced") or ()):
+        raise LakeTableExists(
+            f"lake table {ref} exists already",
+            hint=f"use it by modak.attach_iceberg_table('{request['schema']}', '{request['name']}', '{ref}'), or take another name",
+        )
+    # Its rows are somebody's still, or the transaction that drops it is this one.
+    return f"{ref}_{uuid.uuid4().hex[:8]}"
+
+
+def _describe(request: Request, transaction: Orders) -> Answer:
+    table = _load(transaction, str(request["profile"]), str(request["ref"]))
+    return {"columns": _columns(table), "partition_by": _partition_by(table)}
+
+
+def _list(request: Request, transaction: Orders) -> Answer:
+    """The tables of a namespace, and why one cannot be attached. Those that hold cold rows of registered tables are not among them."""
+    lake = transaction.lake(str(request["profile"]))
+    tables = []
+    for ref in lake.refs(str(request["namespace"])):
+        try:
+            table = _load(transaction, str(request["profile"]), ref)
+            if is_registered(table.properties):
+                continue
+            _columns(table)
+            problem = None
+        except NotFound:
+            continue
+        except ModakError as cause:
+            problem = "; ".join([cause.message, *(one.message for one in getattr(cause, "problems", ()))])
+        tables.append({"ref": ref, "name": ref.split(".", 1)[1], "problem": problem})
+    return {"tables": tables}
+
+
+def _attach(request: Request, transaction: Orders) -> Answer:
+    """The columns come from describe, of the same transaction; the lake is looked at once more, for the two are two looks."""
+    table = _load(transaction, str(request["profile"]), str(request["ref"]))
+    fields = [column["field_id"] for column in _columns(table)]
+    if fields != [column["field_id"] for column in request["columns"]]:
+        raise Refused(f"lake table {request['ref']} was changed while it was attached", hint="try again")
+    definition = Definition.parse({**request, "partition_by": _partition_by(table), "is_attached": True})
+    transaction.attach(definition)
+    return definition.as_json()
+
+
+def _drop(request: Request, transaction: Orders) -> Answer:
+    purge = bool(request.get("purge"))
+    # One that was attached is only let go of: what this transaction wrote to it stays written.
+    if purge or not request.get("is_attached"):
+        if purge:
+            transaction.lake(str(request["profile"])).check_purge(str(request["ref"]))
+        transaction.drop(int(request["table_id"]), str(request["ref"]), str(request["profile"]), purge)
+    return {}
+
+
+_VERBS: Mapping[str, Callable[[Request, Orders], Answer]] = {
+    "greet": _greet,
+    "create": _create,
+    "describe": _describe,
+    "list": _list,
+    "attach": _attach,
+    "drop": _drop,
+}
+
+
+def _load(transaction: Orders, profile: str, ref: str) -> Table:
+    lake = transaction.lake(profile)
+    if lake.find(ref) is None:
+        raise NotFound(f"there is no lake table {ref}", hint="give it as namespace.table of the profile's Iceberg catalog", profile=profile)
+    table = lake.load(ref)
+    version = table.metadata.format_version
+    if version != _FORMAT_VERSION:
+        # Format 1 has no deletes of rows.
+        hint = f"set its property format-version to {_FORMAT_VERSION}, which any engine does in place, and attach it again"
+        raise Refused(
+            f"lake table {ref} has Iceberg's format {version}",
+            hint=hint if version < _FORMAT_VERSION else f"only format {_FORMAT_VERSION} can be attached",
+        )
+    return table
+
+
+def _columns(table: Table) -> list[dict[str, Any]]:
+    columns, problems = [], []
+    for field in table.schema().fields:
+        found = from_iceberg(str(field.field_type).replace(" ", ""))
+        if isinstance(found, Problem):
+            problems.append(Problem("type", f"column {field.name}: {found.message}", found.hint))
+            continue
+        columns.append({"name": field.name, "field_id": field.field_id, "required": field.required, "comment": field.doc, **found})
+    if problems:
+        raise Refused(f"lake table {'.'.join(table.name())} cannot be attached", problems, hint="nothing was changed")
+    return columns
+
+
+def _partition_by(table: Table) -> list[str]:
+    schema = table.schema()
+    return [str(_entry(field, schema)) for field in table.spec().fields if not isinstance(field.transform, VoidTransform)]
+
+
+def _entry(field: SpecField, schema: Schema) -> PartitionField:
+    column = schema.find_field(field.source_id).name
+    match field.transform:
+        case IdentityTransform():
+            return PartitionField("identity", column)
+        case BucketTransform(num_buckets=number):
+            return PartitionField("bucket", column, number)
+        case TruncateTransform(width=number):
+            return PartitionField("truncate", column, number)
+    return PartitionField(str(field.transform), column)

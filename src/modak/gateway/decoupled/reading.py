@@ -1,0 +1,155 @@
+"""SELECTs of postgres_fdw over decoupled tables: scans, joins, aggregates, in the engine where it answers as Postgres would."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from modak.core.type_map import LakeType, PgType
+from modak.gateway.decoupled.pending import Pending
+from modak.gateway.decoupled.statements import ctid_sql
+from modak.gateway.decoupled.transaction import LakeTransaction
+from modak.gateway.decoupled.values import engine_type
+from modak.gateway.dialect.parse import identifier
+from modak.gateway.dialect.predicates import predicates
+from modak.gateway.dialect.query import Catalog, CatalogRelation, as_text, translate_query
+from modak.gateway.dialect.remote import PLACEHOLDER, conjuncts, parse_remote, substitute
+from modak.gateway.dialect.scope import Scope
+from modak.scan.estimate import Estimate, estimate
+from modak.scan.predicate import ColumnType, Predicate
+from modak.scan.snapshot import Snapshot
+from modak.scan.sqltext import quoted
+
+UTC = "UTC"
+CTID = "ctid"
+_TEXT = LakeType("string", "string", "VARCHAR")
+_GROUPS_DEFAULT = 200
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A query for the engine; ``snapshots`` are held while it runs."""
+
+    sql: str
+    columns: int
+    snapshots: tuple[Snapshot, ...]
+
+
+class Columns:
+    """The columns of a table as the translator knows them, by their remote names."""
+
+    def __init__(self, pending: Pending) -> None:
+        self.types: dict[str, ColumnType] = {
+            name: ColumnType(column.pg, _TEXT if engine_type(column) != column.lake.duckdb else column.lake)
+            for name, column in pending.columns.items()
+        }
+        self.with_place = {**self.types, CTID: ColumnType(PgType("text", "text"), _TEXT)}
+
+
+def scan(transaction: LakeTransaction, sql: str, values: Sequence[str | None]) -> Scan:
+    """Untranslatable where Postgres has to evaluate it itself."""
+    tree = substitute(parse_remote(sql), values).select  # a copy of its own
+    tree.set("locks", None)
+    op = transaction.op
+    used: dict[int, Pending] = {}
+    sources = dict(_sources(tree))
+
+    def resolve(schema: str | None, name: str) -> CatalogRelation | None:
+        if schema != "iceberg" or not name.isdigit():
+            return None
+        pending = used[int(name)] = transaction.pending(int(name))
+        columns = Columns(pending)
+        wanted, place = needed(tree, columns.types)
+        found = _predicates(tree, sources, name, columns.types)
+        source = pending.source(wanted, found, numbered=place, upto=op)
+        if place:
+            items = ", ".join([*map(quoted, wanted), f"{ctid_sql('rid')} AS {CTID}"])
+            source = f"(SELECT {items} FROM {source} AS numbered)"  # noqa: S608
+        shown = columns.with_place if place else columns.types
+        return CatalogRelation(int(name), source, {one: shown[one] for one in (*wanted, *([CTID] if place else []))}, "iceberg")
+
+    session = Scope(collation_is_c=transaction.world.collation_is_c, timezone=UTC, may_fail_over=False)
+    translated = translate_query(tree, Catalog(resolve, session))
+    snapshots = tuple(pending.base.snapshot for pending in used.values() if pending.base is not None)
+    return Scan(as_text(translated, UTC), len(translated.columns), snapshots)
+
+
+def needed(tree: exp.Expr, columns: Mapping[str, ColumnType]) -> tuple[list[str], bool]:
+    """The columns that a statement names, of whichever of its tables, and whether it wants to know rows by their place."""
+    names = {column.name for column in tree.find_all(exp.Column)}
+    wanted = [name for name in columns if name in names]
+    return wanted or list(columns)[:1], CTID in names
+
+
+def _sources(tree: exp.Expr) -> Iterator[tuple[str, list[str]]]:
+    """The aliases of each table, by its name."""
+    found: dict[str, list[str]] = {}
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Identifier):
+            alias = table.args.get("alias")
+            found.setdefault(identifier(table.this), []).append(identifier(alias.this) if alias is not None and alias.this else "")
+    yield from found.items()
+
+
+def _predicates(tree: exp.Expr, sources: Mapping[str, list[str]], name: str, columns: Mapping[str, ColumnType]) -> list[Predicate]:
+    """Conditions on this table alone, for choosing its files. A table that is there twice, or below an outer join, is read whole."""
+    where = tree.args.get("where")
+    aliases = sources.get(name, [])
+    joins = [*tree.find_all(exp.Join)]
+    if where is None or len(aliases) != 1 or any(join.args.get("side") for join in joins):
+        return []
+    simple = [
+        node
+        for node in conjuncts(where.this)
+        if all((column.args.get("table") is None and not joins) or column.table == aliases[0] for column in node.find_all(exp.Column))
+        and not any(null.meta.get(PLACEHOLDER) for null in node.find_all(exp.Null))
+    ]
+    return predicates(simple, columns)
+
+
+def guess(transaction: LakeTransaction, table_ids: Sequence[int], sql: str, values: Sequence[str | None]) -> Estimate:
+    """What the planner is told. Files are not opened; a transaction is not bound to a snapshot by being planned."""
+    parsed = substitute(parse_remote(sql), values)
+    found = []
+    for table_id in table_ids:
+        pending = transaction.pendings.get(table_id)
+        definition = transaction.definition(table_id)
+        is_new = table_id in transaction.made and not definition.is_attached
+        base = pending.base if pending is not None else None if is_new else transaction.world.recent_base(definition)
+        pending = pending or Pending(definition, transaction.world.tables, base)
+        if base is None:
+            found.append(Estimate(1_000, 100_000, 1, 100))
+            continue
+        columns = Columns(pending)
+        lake_names = pending.lake_names(base.snapshot)
+        conditions = _predicates(parsed.select, dict(_sources(parsed.select)), str(table_id), columns.types)
+        narrowed = [Predicate(lake_names[p.column], p.operator, p.values) for p in conditions if p.column in lake_names]
+        wanted = [lake_names[name] for name in needed(parsed.select, columns.types)[0] if name in lake_names]
+        found.append(estimate(base.snapshot, narrowed, columns=wanted))
+    return _in_order(parsed.select, _together(parsed.select, found))
+
+
+def _together(tree: exp.Select, found: Sequence[Estimate]) -> Estimate:
+    rows = max(one.rows for one in found)
+    if tree.args.get("group"):
+        rows = min(rows, _GROUPS_DEFAULT)
+    elif _is_aggregate(tree):
+        rows = 1
+    return Estimate(max(rows, 1), sum(one.bytes for one in found), sum(one.files for one in found), sum(one.width for one in found))
+
+
+def _in_order(tree: exp.Select, whole: Estimate) -> Estimate:
+    """With ORDER BY nothing comes before all is read; LIMIT then saves comparisons, and the way of the rest."""
+    node = tree.args.get("limit")
+    literal = next(iter(node.find_all(exp.Literal)), None) if node is not None else None
+    kept = min(whole.rows, int(literal.this)) if literal is not None and literal.this.isdigit() else whole.rows
+    compared = int(whole.rows * math.log2(kept + 2)) if tree.args.get("order") else 0
+    return replace(whole, rows=max(kept, 1), comparisons=compared)
+
+
+def _is_aggregate(tree: exp.Select) -> bool:
+    names = {str(call.this).lower() for output in tree.expressions for call in output.find_all(exp.Anonymous)}
+    return bool(names & {"count", "sum", "avg", "min", "max", "bool_and", "bool_or", "stddev", "variance"})

@@ -1,0 +1,179 @@
+"""Decoupled tables for one session of postgres_fdw: its statements, its transaction, its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from modak.gateway.decoupled import committing, orders, reading
+from modak.gateway.decoupled.evaluation import Evaluation
+from modak.gateway.decoupled.settled import Journaled
+from modak.gateway.decoupled.statements import is_order, locked_in, parse_write, tables_in
+from modak.gateway.decoupled.transaction import LakeTransaction
+from modak.gateway.decoupled.world import World
+from modak.gateway.decoupled.writing import Written, write
+from modak.gateway.dialect.errors import Untranslatable
+from modak.gateway.dialect.remote import parse_remote, substitute
+from modak.gateway.fdw.cursor import BatchCursor, LakeRows, engine_errors
+from modak.scan.estimate import Estimate
+
+log = logging.getLogger("modak.gateway")
+
+
+class DecoupledSession:
+    """Every method belongs to the session's one thread at a time, except ``cancel``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._transaction: LakeTransaction | None = None
+        self._settling: threading.Thread | None = None
+
+    @property
+    def transaction(self) -> LakeTransaction:
+        if self._transaction is None:
+            self.wait()
+            self._transaction = LakeTransaction(self._world)
+        return self._transaction
+
+    def cancel(self) -> None:
+        transaction = self._transaction
+        if transaction is not None:
+            transaction.cancel()
+
+    def open(self, sql: str, values: Sequence[str | None]) -> BatchCursor:
+        if is_order(sql):
+            return BatchCursor(_Answer(self._order(sql, values)), 1)
+        transaction = self.transaction
+        for table_id in locked_in(sql):
+            if not transaction.lock(table_id):
+                raise committing.Conflict(
+                    f"could not serialize access to {transaction.definition(table_id).name} due to concurrent update",
+                    hint="run the transaction again; one that locks a table before it reads it does not meet this",
+                )
+        try:
+            scan = reading.scan(transaction, sql, values)
+        except Untranslatable:
+            pendings = [transaction.pending(table_id) for table_id in tables_in(sql)]
+            evaluation = Evaluation(self._world.dsn, pendings, transaction.op)
+            return BatchCursor(_Evaluated(evaluation, sql, values), None)
+        return BatchCursor(LakeRows(self._world.tables.engine, scan), scan.columns)
+
+    def explain(self, sql: str, values: Sequence[str | None]) -> Estimate:
+        return reading.guess(self.transaction, tables_in(sql), sql, values)
+
+    def facts(self, relation: str) -> tuple[int, int]:
+        found = [self._world.recent_base(self.transaction.definition(table_id)).snapshot for table_id in tables_in(relation)]
+        return sum(one.rows for one in found), sum(one.bytes for one in found)
+
+    def write(self, sql: str, values: Sequence[bytes | None]) -> Written:
+        with engine_errors():
+            return write(self.transaction, parse_write(sql), values)
+
+    def _order(self, sql: str, values: Sequence[str | None]) -> str:
+        wanted = {}
+        for node in substitute(parse_remote(sql), values).conjuncts:
+            if isinstance(node, exp.EQ) and isinstance(node.this, exp.Column):
+                literal = next(iter(node.expression.find_all(exp.Literal)), None)
+                wanted[node.this.name] = str(literal.this) if literal is not None else ""
+        request = json.loads(bytes.fromhex(wanted.get("request", "")).decode() or "{}")
+        if wanted.get("verb") == "begin":
+            self.transaction.begin_write(request["xid"], request["isolation"], int(request["table_id"]), request["operation"])
+            return "{}"
+        if wanted.get("verb") == "parcel":
+            with engine_errors():
+                self.transaction.take(self._world.parcels.ask(request["id"], int(request["table_id"])))
+            return "{}"
+        return json.dumps(orders.carry_out(wanted.get("verb", ""), request, self.transaction))
+
+    # The transaction's course.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no decoupled table has been spoken of yet: then a transaction's course means nothing here."""
+        return self._transaction is None
+
+    def savepoint(self, name: str) -> None:
+        """One from before the first word of a decoupled table is not noted: whoever goes back to it goes back to nothing."""
+        if self._transaction is not None:
+            self._transaction.savepoint(name)
+
+    def release(self, name: str) -> None:
+        if self._transaction is not None:
+            self._transaction.release(name)
+
+    def roll_back_to(self, name: str) -> None:
+        if self._transaction is not None:
+            self._transaction.cancelled.clear()
+            self._transaction.roll_back_to(name)
+
+    def commit(self) -> None:
+        """Everything is in the lake when this returns. What Postgres makes of it is found out beside the session."""
+        transaction, self._transaction = self._transaction, None
+        if transaction is None:
+            return
+        try:
+            with engine_errors():
+                intention = committing.commit(transaction)
+        except BaseException:
+            transaction.end()
+            transaction.release_claims()
+            raise
+        transaction.end()
+        if intention is None:
+            transaction.release_claims()
+            return
+        self._settling = self._world.beside(lambda: _settle(self._world, intention, transaction))
+
+    def roll_back(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.end()
+            transaction.release_claims()
+
+    def wait(self) -> None:
+        """Until the transaction before is settled: its own session must see it, or that it is not there."""
+        settling, self._settling = self._settling, None
+        if settling is not None:
+            settling.join()
+
+    def close(self) -> None:
+        self.roll_back()
+
+
+def _settle(world: World, intention: Journaled, transaction: LakeTransaction) -> None:
+    try:
+        world.settled.settle(intention, world.stopping)
+    except Exception:
+        log.exception("commit %s is left to be settled later", intention.commit_id)
+    finally:
+        world.settled.running.discard(intention.commit_id)
+        transaction.release_claims()
+
+
+class _Evaluated:
+    def __init__(self, evaluation: Evaluation, sql: str, values: Sequence[str | None]) -> None:
+        self._evaluation, self._sql, self._values = evaluation, sql, values
+
+    def batches(self) -> Iterator[Any]:
+        with engine_errors():
+            yield from self._evaluation.rows(self._sql, self._values)
+
+    def cancel(self) -> None:
+        self._evaluation.cancel()
+
+
+class _Answer:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def batches(self) -> Iterator[Any]:
+        yield pa.record_batch([pa.array([self._text], pa.string())], names=["answer"])
+
+    def cancel(self) -> None:
+        pass

@@ -1,0 +1,45 @@
+-- At the end of a statement, for rows that it saw and then did not find any more: were they deleted, or do they live on under another key?
+-- STABLE is the point of this function: its queries look through the snapshot of the statement itself, which still shows the rows, and with them
+-- who took them away and what came after them. Statements nest; each looks after the rows that were noted at its own depth.
+create or replace function modak.{function}() returns trigger
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set datestyle = 'ISO, MDY'
+set intervalstyle = 'postgres'
+set extra_float_digits = 1
+set bytea_output = 'hex'
+as $body$
+#variable_conflict use_variable
+declare
+    noted jsonb := nullif(current_setting({missed}, true), '')::jsonb;
+    stack text := current_setting({setting}, true);
+    one jsonb;
+    gone {heap};
+    seen record;
+begin
+    if noted is null then
+        return null;
+    end if;
+    perform set_config({missed}, coalesce((select jsonb_agg(e.item)::text from jsonb_array_elements(noted) e(item)
+                                            where (e.item ->> 'depth')::integer <> length(stack) - length(replace(stack, ' ', ''))), ''), true);
+    for one in select e.item from jsonb_array_elements(noted) e(item)
+                where (e.item ->> 'depth')::integer = length(stack) - length(replace(stack, ' ', '')) loop
+        gone := (one ->> 'row')::{heap};
+        select h.tableoid as place, h.ctid as version, h.xmax as maker into seen from {heap} h where {is_gone} limit 1;
+        if not found then
+            -- Only the lake had it, or a correction: whoever deletes such a row says so.
+            if one ->> 'verdict' <> 'deleted' then
+                perform modak.allow_own_change({table_id}, {table_text}, null);
+            end if;
+        elsif modak.is_own_change(seen.maker) then
+            if (one ->> 'nested')::boolean then
+                perform modak.allow_own_change({table_id}, {table_text}, seen.maker);
+            end if;
+        elsif not modak.was_deleted(seen.place, seen.version, one ->> 'met') then
+            perform modak.allow_own_change({table_id}, {table_text}, null);
+        end if;
+    end loop;
+    return null;
+end
+$body$;

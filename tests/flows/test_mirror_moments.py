@@ -1,0 +1,151 @@
+"""Several mirrored tables at one moment: what is true at every transaction's end is true at every tag, while writers go on."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+from tests.mirroring import pump, start
+
+from modak.app import App
+from modak.catalog import profiles, tables
+from modak.connection import Connection
+from modak.core.table import Name
+from modak.duckdb import pinned_relations
+from modak.errors import UsageError
+from modak.failpoints import FailpointError, armed
+from modak.jobs.mirroring.tags import tag_name
+from modak.pinned.moment import NoMoment, moment
+
+pytestmark = pytest.mark.inline
+LEFT, RIGHT = Name("public", "purses"), Name("public", "vaults")
+NAMES = [str(LEFT), str(RIGHT)]
+World = tuple[App, Connection]
+TOTAL = 2_000
+
+
+def create(app: App, connection: Connection) -> None:
+    for name in ("purses", "vaults"):
+        connection.execute(f"create table {name} (id int primary key, amount bigint not null)")
+        connection.execute(f"insert into {name} select i, 100 from generate_series(1, 10) i")
+    start(app, connection, LEFT)
+    start(app, connection, RIGHT)
+
+
+def transfer(dsn: str, over: threading.Event, seed: int) -> None:
+    """Between the tables and within them, sometimes by deleting a row and writing it anew; the sum over both never changes."""
+    chance = random.Random(seed)
+    with psycopg.connect(dsn) as connection:
+        while not over.wait(0.004):
+            one, other = chance.choice([("purses", "vaults"), ("vaults", "purses"), ("purses", "purses")])
+            amount, first, second = chance.randint(1, 20), chance.randint(1, 10), chance.randint(1, 10)
+            try:
+                with connection.transaction():
+                    connection.execute(f"update {one} set amount = amount - %s where id = %s", [amount, first])  # type: ignore[arg-type]
+                    connection.execute(f"update {other} set amount = amount + %s where id = %s", [amount, second])  # type: ignore[arg-type]
+            except psycopg.errors.DeadlockDetected:
+                continue
+
+
+def tags(app: App, connection: Connection, name: Name) -> dict[str, int]:
+    """The sum of the table's amounts at each of its tags, as any reader of Iceberg finds it."""
+    lake = app.lake(profiles.get(connection, None)).load(tables.get(connection, name).lake_table_ref)
+    found = {}
+    for tag, ref in lake.metadata.refs.items():
+        if tag.startswith("lsn_"):
+            found[tag] = sum(lake.scan(snapshot_id=ref.snapshot_id).to_arrow()["amount"].to_pylist())
+    return found
+
+
+def total(app: App) -> int:
+    with pinned_relations(app.dsn, NAMES, settings=app.settings) as relations:
+        rows = [relations[name].aggregate("sum(amount)::bigint").fetchone() for name in NAMES]
+    return sum(row[0] for row in rows if row)
+
+
+def test_the_sum_holds_at_every_moment(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, connection = mirrored
+    kept = 4
+    monkeypatch.setattr("modak.jobs.mirroring.tags.KEPT", kept)
+    create(app, connection)
+    over = threading.Event()
+    writers = [threading.Thread(target=transfer, args=(app.dsn, over, seed)) for seed in range(3)]
+    for writer in writers:
+        writer.start()
+    seen: set[str] = set()
+    try:
+        while len(seen) < kept + 2:
+            pump(app, connection)
+            assert total(app) == TOTAL
+            left, right = tags(app, connection, LEFT), tags(app, connection, RIGHT)
+            assert left.keys() == right.keys()
+            assert {left[tag] + right[tag] for tag in left} == {TOTAL}
+            seen |= left.keys()
+    finally:
+        over.set()
+        for writer in writers:
+            writer.join()
+    assert (len(left), len(seen)) == (kept, kept + 2)
+    assert len({left[tag] for tag in left}) > 1
+    row = connection.execute("select count(distinct lsn) as moments, count(*) as tags from modak.mirror_tags").fetchone()
+    assert row == {"moments": kept, "tags": 2 * kept}
+
+
+def test_a_moment_is_held_while_the_tables_go_on(mirrored: World) -> None:
+    app, connection = mirrored
+    create(app, connection)
+    pump(app, connection)
+    with pinned_relations(app.dsn, NAMES, settings=app.settings) as relations:
+        connection.execute("update purses set amount = 0")
+        pump(app, connection)
+        assert sum(relations[name].aggregate("sum(amount)::bigint").fetchone()[0] for name in NAMES) == TOTAL  # type: ignore[index]
+        pins = connection.execute("select count(*) as n from modak.read_pins").fetchone()
+        assert pins == {"n": 2}
+    assert connection.execute("select count(*) as n from modak.read_pins").fetchone() == {"n": 0}
+    assert total(app) == TOTAL - 1000
+
+
+def test_while_one_table_is_ahead_the_last_common_moment_counts(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, connection = mirrored
+    create(app, connection)
+    pump(app, connection)
+    with connection.transaction():
+        connection.execute("update purses set amount = amount - 5 where id = 1")
+        connection.execute("update vaults set amount = amount + 5 where id = 1")
+    # Killed when the first of them is published and the other is not.
+    with armed("mirror.after_publish"), pytest.raises(FailpointError):
+        pump(app, connection)
+    lines = connection.execute("select count(distinct replicated_lsn) as n from modak.cutline").fetchone()
+    assert lines == {"n": 2}
+    assert total(app) == TOTAL
+    pump(app, connection)
+    assert total(app) == TOTAL
+
+
+def test_a_pass_that_dies_at_its_tags_leaves_none_behind(mirrored: World) -> None:
+    app, connection = mirrored
+    create(app, connection)
+    with armed("mirror.after_tags"), pytest.raises(FailpointError):
+        pump(app, connection)
+    lost = set(tags(app, connection, LEFT))
+    assert len(lost) == 1
+    connection.execute("update purses set amount = amount + 1 where id = 1")
+    done = pump(app, connection)
+    assert done.lsn is not None
+    assert set(tags(app, connection, LEFT)) == {tag_name(done.lsn)} == set(tags(app, connection, RIGHT))
+    assert not pump(app, connection).tagged, "nothing happened since"
+
+
+def test_what_has_no_moment_is_refused(mirrored: World) -> None:
+    app, connection = mirrored
+    create(app, connection)
+    with pytest.raises(NoMoment, match="no place"), moment(app.dsn, NAMES):
+        pass
+    pump(app, connection)
+    wrong: list[Any] = [[], [NAMES[0], NAMES[0]]]
+    for names in wrong:
+        with pytest.raises(UsageError), moment(app.dsn, names):
+            pass

@@ -1,0 +1,244 @@
+"""The embedded catalog as a REST catalog: DuckDB, PyIceberg and Spark attach to it, and write; Modak's own tables stay whole."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg import types
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from pyiceberg.table.update import SetLocationUpdate
+from tests import events
+from tests.attaching import TOKEN, attached
+from tests.events import EVENTS, put_under_modak
+from tests.serving import RunningHttp
+
+from modak.app import App
+from modak.catalog import tables
+from modak.connection import Connection
+from modak.core.profile import Profile
+from modak.errors import Refused
+from modak.jobs.foreign import ForeignSnapshot
+from modak.jobs.spark import session
+
+pytestmark = pytest.mark.inline
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+@pytest.fixture
+def address(app: App) -> Iterator[str]:
+    running = RunningHttp(App(replace(app.settings, rest_token=TOKEN)))
+    yield f"http://127.0.0.1:{running.server.port}/iceberg"
+    running.stop()
+
+
+@pytest.fixture
+def catalog(address: str) -> Catalog:
+    return load_catalog("face", type="rest", uri=address, token=TOKEN)
+
+
+def ask(address: str, path: str, body: Any = None, *, token: str = TOKEN, method: str | None = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(address + path, data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.loads(answer.read() or b"null")
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_engines_see_and_write_the_same_tables(app: App, address: str, catalog: Catalog) -> None:
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.a", SCHEMA)
+    table.append(pa.table({"id": [1, 2], "v": ["x", "y"]}, schema=SCHEMA))
+    with attached(address) as database:
+        database.execute("INSERT INTO lake.ns.a VALUES (3, 'z')")
+        database.execute("UPDATE lake.ns.a SET v = 'changed' WHERE id = 1")
+        database.execute("DELETE FROM lake.ns.a WHERE id = 2")
+        # Two tables in one transaction: both or none.
+        database.execute("BEGIN; CREATE TABLE lake.ns.b AS SELECT range AS n FROM range(10); INSERT INTO lake.ns.a VALUES (4, 'w'); COMMIT")
+        database.execute("BEGIN; INSERT INTO lake.ns.a VALUES (5, 'w'); ROLLBACK")
+        expected = [(1, "changed"), (3, "z"), (4, "w")]
+        assert database.execute("SELECT * FROM lake.ns.a ORDER BY id").fetchall() == expected
+        assert database.execute("SELECT sum(n) FROM lake.ns.b").fetchall() == [(45,)]
+        database.execute("DROP TABLE lake.ns.b")
+    found = catalog.load_table("ns.a").scan().to_arrow().to_pylist()
+    assert sorted((row["id"], row["v"]) for row in found) == expected
+    assert catalog.list_tables("ns") == [("ns", "a")]
+
+
+@pytest.mark.spark
+@pytest.mark.distributed
+def test_spark_attaches(app: App, address: str, catalog: Catalog) -> None:
+    spark = session("local[2]", [], app.machine())
+    for name, value in {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": address, ".token": TOKEN}.items():
+        spark.conf.set(f"spark.sql.catalog.face{name}", value)
+    spark.sql("CREATE NAMESPACE face.of_spark")
+    spark.sql("CREATE TABLE face.of_spark.t (id bigint, v string) USING iceberg")
+    spark.sql("INSERT INTO face.of_spark.t VALUES (1, 'a'), (2, 'b')")
+    spark.sql("DELETE FROM face.of_spark.t WHERE id = 1")
+    assert [tuple(row) for row in spark.sql("SELECT * FROM face.of_spark.t").collect()] == [(2, "b")]
+    assert catalog.load_table("of_spark.t").scan().to_arrow().to_pylist() == [{"id": 2, "v": "b"}]
+    spark.sql("DROP TABLE face.of_spark.t PURGE")
+    assert not catalog.table_exists("of_spark.t")
+
+
+def test_a_commit_that_comes_second_is_refused(catalog: Catalog) -> None:
+    catalog.create_namespace("ns")
+    first = catalog.create_table("ns.a", SCHEMA)
+    second = catalog.load_table("ns.a")
+    with first.update_schema() as update:
+        update.add_column("n", types.LongType())
+    with pytest.raises(CommitFailedException), second.update_schema() as update:
+        update.add_column("m", types.LongType())
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("ns.a", SCHEMA)
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table("ns.b")
+    assert [field.name for field in catalog.load_table("ns.a").schema().fields] == ["id", "v", "n"]
+
+
+def test_tables_of_modak_take_rows_and_nothing_else(app: App, connection: Connection, address: str, catalog: Catalog) -> None:
+    events.create(connection)
+    put_under_modak(app, connection)
+    events.tier(app)
+    ref = tables.get(connection, EVENTS).lake_table_ref
+    for forbidden in (
+        lambda: catalog.drop_table(ref),
+        lambda: catalog.rename_table(ref, "public.other"),
+        lambda: catalog.load_table(ref).update_schema().add_column("n", types.LongType()).commit(),
+        lambda: catalog.load_table(ref).transaction().set_properties(x="y").commit_transaction(),
+    ):
+        with pytest.raises(ForbiddenError, match="table of Modak's"):
+            forbidden()
+    with attached(address) as database:
+        database.execute(f"DELETE FROM lake.{ref} WHERE id = 1")
+    # As a commit of any stranger: seen, and neither built upon nor lost without being told.
+    with pytest.raises(ForeignSnapshot):
+        events.tier(app)
+    events.tier(app, foreign_snapshots="rollback")
+
+
+def test_the_wrong_token_and_the_wrong_place(app: App, address: str, catalog: Catalog) -> None:
+    with pytest.raises(UnauthorizedError):
+        load_catalog("face", type="rest", uri=address, token="wrong")
+    assert ask(address, "/v1/default/namespaces", token="wrong")[0] == 401
+    assert ask(address, "/v1/config?warehouse=nowhere")[0] == 404
+    catalog.create_namespace("ns")
+    table = {"name": "t", "schema": {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}}
+    warehouse = f"file://{app.settings.data.absolute()}/warehouse"
+    for bad in (
+        {"location": "file:///etc/modak"},
+        {"location": f"{warehouse}/../elsewhere"},
+        {"properties": {"write.metadata.path": "file:///etc"}},
+        {"properties": {"write.py-location-provider.impl": "os.path"}},
+        {"schema": "none"},
+    ):
+        status, answer = ask(address, "/v1/default/namespaces/ns/tables", {**table, **bad})
+        assert (status, answer["error"]["type"]) == (400, "BadRequestException"), bad
+    assert ask(address, "/v1/default/namespaces/ns/tables", table)[0] == 200
+
+
+def test_a_table_has_a_folder_of_its_own(app: App, address: str, catalog: Catalog) -> None:
+    """Whoever drops it with its files takes nobody else's along."""
+    catalog.create_namespace("ns")
+    kept = catalog.create_table("ns.kept", SCHEMA)
+    kept.append(pa.table({"id": [1], "v": ["x"]}, schema=SCHEMA))
+    warehouse = f"file://{app.settings.data.absolute()}/warehouse"
+    folder = kept.location()
+    for bad in (
+        warehouse, f"{warehouse}/", f"{warehouse}/ns", f"{warehouse}/other", f"{warehouse}/ns/", f"{warehouse}//ns", f"{warehouse}/ns/.",
+        f"{warehouse}/ns?/t", f"{warehouse}/ns#/t", f"{warehouse}/ns/a/../..", folder, f"{folder}/", f"{folder}/data", f"{folder}/deep/er",
+    ):  # fmt: skip
+        with pytest.raises(BadRequestError):
+            catalog.create_table("ns.bad", SCHEMA, location=bad)
+        with pytest.raises(BadRequestError):
+            catalog.create_table_transaction("ns.bad", SCHEMA, location=bad)
+    own = catalog.create_table("ns.own", SCHEMA, location=f"{warehouse}/ns/chosen")
+    for bad in (f"{warehouse}/ns", folder, f"{folder}/data", f"{warehouse}/ns/chosen/deeper"):
+        with pytest.raises(BadRequestError), own.transaction() as change:
+            change._apply((SetLocationUpdate(location=bad),))
+    with pytest.raises(BadRequestError), own.transaction() as change:
+        change.set_properties({"write.data.path": f"{folder}/data"})
+    with pytest.raises(BadRequestError):
+        catalog.create_table("ns.bad", SCHEMA, properties={"write.data.path": folder})
+    with own.transaction() as change:
+        change.set_properties({"write.data.path": f"{warehouse}/ns/chosen/elsewhere"})
+    assert ask(address, "/v1/default/namespaces/ns/tables/own?purgeRequested=true", method="DELETE")[0] == 204
+    assert ask(address, "/v1/default/namespaces/ns/tables/own?purgeRequested=true", method="DELETE")[0] == 404
+    assert not (app.settings.data / "warehouse/ns/chosen").exists()
+    assert catalog.load_table("ns.kept").scan().to_arrow().num_rows == 1
+
+
+def test_what_others_placed_badly_is_not_purged(app: App, address: str, catalog: Catalog) -> None:
+    """An engine that uses the catalog's rows directly may put a table anywhere, or let it stand on another one's files."""
+    catalog.create_namespace("ns")
+    kept = catalog.create_table("ns.kept", SCHEMA)
+    kept.append(pa.table({"id": [1], "v": ["x"]}, schema=SCHEMA))
+    lake = app.lake(Profile("default"))
+    lake.catalog.create_table("ns.wide", SCHEMA, location=f"file://{app.settings.data.absolute()}/warehouse/ns")
+    copied = lake.catalog.create_table("ns.copied", SCHEMA)
+    copied.add_files([file.file.file_path for file in catalog.load_table("ns.kept").scan().plan_files()])
+    assert ask(address, "/v1/default/namespaces/ns/tables/wide?purgeRequested=true", method="DELETE")[0] == 403
+    with pytest.raises(Refused, match="other tables"):
+        lake.check_purge("ns.wide")
+    lake.drop("ns.wide", purge=True)
+    elsewhere = app.settings.data / "elsewhere"
+    lake.catalog.create_table("ns.outside", SCHEMA, location=f"file://{elsewhere.absolute()}")
+    (elsewhere / "letter").write_text("not the table's")
+    lake.drop("ns.outside", purge=True)
+    assert [path.name for path in elsewhere.rglob("*") if path.is_file()] == ["letter"]
+    assert ask(address, "/v1/default/namespaces/ns/tables/copied?purgeRequested=true", method="DELETE")[0] == 204
+    assert catalog.load_table("ns.kept").scan().to_arrow().num_rows == 1
+
+
+def test_strange_names_make_plain_folders(app: App) -> None:
+    storage = app.lake(Profile("default")).storage
+    for name in ("?", "#x", "a%2Fb", "../../x", "..", "."):
+        location = storage.new_location(f"ns.{name}")
+        assert (location.count("/"), set("?#%") & set(location)) == (storage.warehouse.count("/") + 2, set())
+        assert "/." not in storage.new_location(f"...{name}")
+
+
+def test_what_is_no_request_is_said_to_be_none(address: str, catalog: Catalog) -> None:
+    catalog.create_namespace("ns")
+    catalog.create_table("ns.t", SCHEMA)
+    for path in ("nowhere/namespaces", "nowhere/namespaces/ns/tables/t"):
+        status, answer = ask(address, f"/v1/{path}")
+        assert (status, answer["error"]["type"]) == (404, "NoSuchWarehouseException")
+    table, v1 = "namespaces/ns/tables/t", "/v1/default"
+    for path in ("namespaces", "namespaces/ns/properties", "namespaces/ns/tables", table, "tables/rename", "transactions/commit"):
+        for body in ([], "text", 5, [{}]):
+            assert ask(address, f"{v1}/{path}", body)[0] == 400, (path, body)
+    for path, body in (
+        ("namespaces", {"namespace": "abc"}), ("namespaces", {"namespace": 5}), ("namespaces", {"namespace": ["x"], "properties": 5}),
+        ("namespaces/ns/properties", {"removals": 5}), ("namespaces/ns/properties", {"updates": [1]}),
+        ("tables/rename", {"source": 5, "destination": {}}), ("tables/rename", {"source": {"namespace": ["ns"], "name": 5}}),
+        ("transactions/commit", {"table-changes": 5}), ("transactions/commit", {"table-changes": [5]}), ("namespaces/ns/tables", {}),
+        (table, {"requirements": 5, "updates": [5]}),
+    ):  # fmt: skip
+        assert ask(address, f"{v1}/{path}", body)[0] == 400, (path, body)
+
+
+def test_without_a_token_there_is_none(app: App) -> None:
+    running = RunningHttp(app)
+    try:
+        assert ask(f"http://127.0.0.1:{running.server.port}/iceberg", "/v1/config")[0] == 404
+    finally:
+        running.stop()

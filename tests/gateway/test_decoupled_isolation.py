@@ -1,0 +1,291 @@
+"""Decoupled tables with several writers: what each sees, who waits for whom, and what a crash leaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pyarrow as pa
+import pytest
+from psycopg import IsolationLevel
+from tests.decoupling import Client, House, house, make
+
+from modak.embedded.postgres import Cluster
+from modak.failpoints import armed
+from modak.lake.listing import files_below
+
+POINTS = ["decoupled.after_files", "decoupled.after_journal", "decoupled.after_create", "decoupled.after_lake_commit"]
+
+
+@pytest.fixture(scope="module")
+def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(cluster, template, tmp_path_factory.mktemp("decoupled"), "decoupled_isolation") as made:
+        yield made
+
+
+@pytest.fixture
+def client(world: House) -> Iterator[Client]:
+    with world.client() as connection:
+        make(connection, "account", [("id", "bigint"), ("balance", "bigint")])
+        connection.execute("create table beside (id bigint)")
+        yield connection
+        connection.execute("select modak.drop_iceberg_table('public', t.table_name, true) from modak.decoupled t")
+        connection.execute("drop table beside")
+
+
+def test_a_repeatable_read_sees_one_snapshot(world: House, client: Client) -> None:
+    client.execute("insert into account select g, 10 from generate_series(1, 100) g")
+    with world.client(autocommit=False) as reader:
+        reader.isolation_level = IsolationLevel.REPEATABLE_READ
+        assert reader.execute("select count(*) from account").fetchone() == (100,)
+        client.execute("delete from account where id > 50")
+        client.execute("insert into account values (1000, 0)")
+        assert reader.execute("select count(*), max(id) from account").fetchone() == (100, 100)
+        reader.rollback()
+        assert reader.execute("select count(*), max(id) from account").fetchone() == (51, 1000)
+
+
+def test_of_two_that_change_one_row_the_second_fails_in_repeatable_read(world: House, client: Client) -> None:
+    client.execute("insert into account values (1, 10), (2, 10)")
+    with world.client(autocommit=False) as second:
+        second.isolation_level = IsolationLevel.REPEATABLE_READ
+        second.execute("select * from account").fetchall()
+        client.execute("update account set balance = balance + 1 where id = 1")
+        second.execute("update account set balance = balance + 1 where id = 1")
+        with pytest.raises(psycopg.errors.SerializationFailure, match="concurrent update"):
+            second.commit()
+        second.rollback()
+        second.execute("select * from account").fetchall()
+        client.execute("insert into account values (3, 30)")
+        second.execute("update account set balance = balance + 1 where id = 2")
+        second.commit()
+    assert client.execute("select * from account order by 1").fetchall() == [(1, 11), (2, 11), (3, 30)]
+
+
+def test_nothing_acknowledged_is_lost(world: House, client: Client) -> None:
+    """Writers add rows and count up the same row, each in READ COMMITTED: they take turns, and nobody is told of a conflict."""
+    client.execute("insert into account values (0, 0)")
+    acknowledged: list[int] = []
+    failures: list[psycopg.Error] = []
+
+    def write(writer: int) -> None:
+        try:
+            with world.client() as own:
+                for turn in range(5):
+                    with own.transaction():
+                        own.execute("insert into account values (%s, 1)", [writer * 100 + turn])
+                        own.execute("update account set balance = balance + 1 where id = 0")
+                    acknowledged.append(writer * 100 + turn)
+        except psycopg.Error as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    found = client.execute("select id from account where id > 0 order by 1").fetchall()
+    assert [row[0] for row in found] == sorted(acknowledged)
+    assert len(acknowledged) == 20
+    assert client.execute("select balance from account where id = 0").fetchone() == (20,)
+    assert len(world.lake_table("public.account").snapshots()) == 21
+
+
+def test_a_writer_waits_and_a_cancel_ends_it(world: House, client: Client) -> None:
+    client.execute("insert into account values (1, 10)")
+    with world.client(autocommit=False) as first, world.client() as second:
+        first.execute("update account set balance = 11")
+        threading.Timer(1.0, second.cancel_safe).start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            second.execute("update account set balance = 12")
+        first.commit()
+        second.execute("update account set balance = balance + 5")
+    assert client.execute("select balance from account").fetchone() == (16,)
+
+
+def data_files(world: House) -> list[str]:
+    """Every file there is, whoever knows of it."""
+    return [one.location for one in files_below(world.lake_table("public.account").location() + "/data", {})]
+
+
+def settled(client: Client) -> None:
+    until = time.monotonic() + 60
+    while client.execute("select 1 from modak.lake_commits").fetchone() is not None:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("death", ["statement", "backend"])
+@pytest.mark.parametrize("point", POINTS)
+def test_postgres_and_the_lake_agree_after_a_death(world: House, client: Client, point: str, death: str) -> None:
+    """The gateway's work fails at a point, or the client's backend is killed there: both tiers tell the same story afterwards."""
+    client.execute("insert into account values (1, 10)")
+    before = len(world.lake_table("public.account").snapshots())
+    with world.client(autocommit=False) as victim:
+        pid = victim.info.backend_pid
+        victim.execute("insert into account values (2, 20)")
+        victim.execute("update account set balance = 0 where id = 1")
+        victim.execute("insert into beside values (2)")
+        if point == "decoupled.after_create":
+            make(victim, "fresh", [("id", "bigint")])
+            victim.execute("insert into fresh values (1)")
+
+        def kill() -> object:
+            return client.execute("select pg_terminate_backend(%s, 5000)", [pid])
+
+        with armed(point, kill if death == "backend" else "raise"), pytest.raises(psycopg.Error):
+            victim.commit()
+    settled(client)
+    assert client.execute("select * from beside").fetchall() == []
+    assert client.execute("select * from account").fetchall() == [(1, 10)]
+    assert world.lake_table("public.account").scan().to_arrow().to_pylist() == [{"id": 1, "balance": 10}]
+    assert client.execute("select to_regclass('fresh')").fetchone() == (None,)
+    assert before == len(world.lake_table("public.account").snapshots()) == len(data_files(world)) == 1
+    client.execute("insert into account values (3, 30)")
+    assert client.execute("select count(*) from account").fetchone() == (2,)
+
+
+def test_a_commit_that_others_built_upon_is_taken_out(world: House, client: Client) -> None:
+    """Between the lake's commit and the death of the backend somebody else, who knows nothing of claims, adds rows."""
+    client.execute("insert into account values (1, 10)")
+    with world.client(autocommit=False) as victim:
+        pid = victim.info.backend_pid
+
+        def interfere() -> None:
+            table = world.lake_table("public.account")
+            table.append(pa.table({"id": [7], "balance": [70]}, schema=table.schema().as_arrow()))
+            client.execute("select pg_terminate_backend(%s, 5000)", [pid])
+
+        victim.execute("insert into account values (2, 20)")
+        victim.execute("delete from account where id = 1")
+        with armed("decoupled.after_lake_commit", interfere), pytest.raises(psycopg.Error):
+            victim.commit()
+    settled(client)
+    assert client.execute("select * from account order by 1").fetchall() == [(1, 10), (7, 70)]
+
+
+def test_a_standing_doubt_is_not_shown(world: House, client: Client) -> None:
+    """While Postgres has not committed, others read what was there before."""
+    client.execute("insert into account values (1, 10)")
+    with world.client(autocommit=False) as writer, world.client() as other:
+        seen: list[object] = []
+        with armed("decoupled.after_lake_commit", lambda: seen.append(other.execute("select count(*) from account").fetchone())):
+            writer.execute("insert into account values (2, 20)")
+            writer.commit()
+        assert seen == [(1,)]
+        assert other.execute("select count(*) from account").fetchone() == (2,)
+
+
+def test_a_truncate_that_postgres_rolls_back_never_was(world: House, client: Client) -> None:
+    """Also alone in its transaction and below a savepoint, where Postgres 15 tells nobody who truncates."""
+    client.execute("insert into account values (1, 10)")
+    for statements in (["truncate account"], ["savepoint a", "truncate account"]):
+        with world.client(autocommit=False) as victim:
+            pid = victim.info.backend_pid
+            for statement in statements:
+                victim.execute(statement)  # type: ignore[arg-type]
+            with (
+                armed("decoupled.after_lake_commit", lambda pid=pid: client.execute("select pg_terminate_backend(%s, 5000)", [pid])),
+                pytest.raises(psycopg.Error),
+            ):
+                victim.commit()
+        settled(client)
+        assert client.execute("select * from account").fetchall() == [(1, 10)]
+    with world.client(autocommit=False) as own:
+        own.execute("savepoint a")
+        own.execute("truncate account")
+        own.execute("rollback to a")
+        own.commit()
+        assert own.execute("select count(*) from account").fetchone() == (1,)
+        own.execute("truncate account")
+        own.execute("insert into account values (2, 20)")
+        own.commit()
+    assert client.execute("select * from account").fetchall() == [(2, 20)]
+
+
+def test_a_copied_database_does_not_truncate(world: House, client: Client) -> None:
+    client.execute("insert into account values (1, 10)")
+    client.execute("update modak.ownership set system_id = 'another'")
+    try:
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="restored or copied"):
+            client.execute("truncate account")
+    finally:
+        client.execute("update modak.ownership set system_id = (select system_identifier::text from pg_control_system())")
+    assert client.execute("select * from account").fetchall() == [(1, 10)]
+
+
+TRANSFER = ["insert into other values (1, 5)", "update account set balance = balance - 5 where id = 1"]
+
+
+def test_two_tables_are_one_snapshot(world: House, client: Client) -> None:
+    """A transaction that changed both is in both or in none, however the first looks fall around its commit."""
+    make(client, "other", [("id", "bigint"), ("balance", "bigint")])
+    client.execute("insert into account values (1, 10)")
+    with world.client(autocommit=False) as reader, world.client(autocommit=False) as writer:
+        reader.isolation_level = IsolationLevel.REPEATABLE_READ
+        assert reader.execute("select balance from account").fetchone() == (10,)
+        for statement in TRANSFER:
+            writer.execute(statement)  # type: ignore[arg-type]
+        writer.commit()
+        assert reader.execute("select count(*) from other").fetchone() == (0,)
+        assert reader.execute("select count(*) from account join other using (id)").fetchone() == (0,)
+        reader.commit()
+        assert reader.execute("select a.balance, b.balance from account a join other b using (id)").fetchone() == (5, 5)
+        reader.commit()
+        # One that begins while the lake has one of the two already.
+        seen = []
+
+        def look() -> None:
+            seen.append(reader.execute("select (select sum(balance) from account), (select sum(balance) from other)").fetchone())
+
+        with armed("decoupled.after_lake_commit", look):
+            for statement in TRANSFER:
+                writer.execute(statement)  # type: ignore[arg-type]
+            writer.commit()
+        assert set(seen) == {(5, 5)}
+        assert reader.execute("select (select sum(balance) from account), (select sum(balance) from other)").fetchone() == (5, 5)
+
+
+def test_a_statement_that_changes_rows_sees_all_tables_as_they_are(world: House, client: Client) -> None:
+    """READ COMMITTED: the table that is changed, and the one that it is joined with."""
+    make(client, "other", [("id", "bigint"), ("balance", "bigint")])
+    client.execute("insert into account values (1, 10)")
+    with world.client(autocommit=False) as writer:
+        assert writer.execute("select count(*) from account, other").fetchone() == (0,)
+        for statement in TRANSFER:
+            client.execute(statement)  # type: ignore[arg-type]
+        writer.execute("update account a set balance = a.balance + b.balance from other b where b.id = a.id")
+        writer.commit()
+    assert client.execute("select balance from account").fetchone() == (10,)
+
+
+@pytest.mark.parametrize("lock", ["select * from account for update", "select a.* from account a join other b using (id) for update of a"])
+def test_a_lock_reads_what_is_there_now(world: House, client: Client, lock: str) -> None:
+    make(client, "other", [("id", "bigint")])
+    client.execute("insert into account values (1, 10)")
+    client.execute("insert into other values (1)")
+    with world.client(autocommit=False) as first, world.client(autocommit=False) as second:
+        assert first.execute(lock).fetchall() == [(1, 10)]  # type: ignore[arg-type]
+        second.execute("set local statement_timeout = '1s'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            second.execute(lock)  # type: ignore[arg-type]
+        second.rollback()
+        first.execute("update account set balance = 11")
+        first.commit()
+        # Read before, changed by another, locked: never the old row as if it were locked now.
+        second.execute("select * from account").fetchall()
+        client.execute("update account set balance = 12")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            second.execute(lock)  # type: ignore[arg-type]
+        second.rollback()
+        # Once Postgres has told that it is READ COMMITTED, it reads again.
+        second.execute("insert into other values (2)")
+        assert second.execute("select balance from account").fetchall() == [(12,)]
+        client.execute("update account set balance = 13")
+        assert second.execute(lock).fetchall() == [(1, 13)]  # type: ignore[arg-type]
+        second.execute("update account set balance = 14")
+        second.commit()
+    assert client.execute("select * from account").fetchall() == [(1, 14)]
