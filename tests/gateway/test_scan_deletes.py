@@ -76,6 +76,23 @@ def test_every_snapshot_has_its_own_rows(cold: ColdTables, tmp_path_factory: pyt
         assert rows_of(_read(cold, cold.snapshot(location, number, {}))) == rows_of(lake.oracle(number))
 
 
+def test_a_large_file_alone_is_read_exactly(cold: ColdTables, tmp_path: Path) -> None:
+    """It is read beside an empty one, so that DuckDB gives it all its threads: rows, deletes and rows' numbers stay the file's own."""
+    count = 300_000
+    lake = _lake(tmp_path / "lake")
+    lake.append(_rows(0, count))
+    snapshot = cold.snapshot(lake.at(), 1, {})
+    assert "nothing.parquet" in cold.select_sql(snapshot, COLUMNS)[0]
+    assert rows_of(_read(cold, snapshot)) == rows_of(lake.oracle(1))
+    gone = range(0, count, 7)
+    lake.delete({_paths(lake)[0]: list(gone)})
+    after = cold.snapshot(lake.at(), 2, {})
+    assert rows_of(_read(cold, after)) == rows_of(lake.oracle(2))
+    numbered = cold.numbered(after, after.files, ["id"], [1_000])
+    found = cold.engine.cursor().execute(f"SELECT count(*), bool_and(rid = id + 1000), min(id) FROM {numbered} AS rows").fetchone()
+    assert found == (count - len(gone), True, 1)
+
+
 def test_partitions_keep_their_deletes_apart(cold: ColdTables, tmp_path: Path) -> None:
     lake = _lake(tmp_path / "lake", "10")
     first = lake.append(_rows(0))

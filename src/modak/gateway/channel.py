@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 
 from modak.errors import ModakError
 from modak.gateway.wire.messages import Decoder, Message
 
 READ_BYTES = 256 * 1024
+# Up to here parts are copied into one: a write is a packet, and a packet costs more than the copy.
+_SMALL_BYTES = 16 * 1024
 
 
 class Disconnected(ModakError):
@@ -43,7 +46,7 @@ class Channel:
 
     async def send(self, *parts: bytes | memoryview) -> None:
         try:
-            for part in parts:
+            for part in _together(parts):
                 self._writer.write(part)
             await self._writer.drain()
         except (ConnectionError, ssl.SSLError) as cause:
@@ -74,3 +77,9 @@ class Channel:
             await asyncio.wait_for(self._writer.wait_closed(), 1)
         except (OSError, ssl.SSLError, TimeoutError):
             self._writer.transport.abort()
+
+
+def _together(parts: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+    if len(parts) < 2 or sum(map(len, parts)) > _SMALL_BYTES:
+        return parts
+    return [b"".join(parts)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -21,12 +21,16 @@ _MOMENT = re.compile(
 _FULL_MASK = {False: b"/32", True: b"/128"}
 
 Values = Sequence[bytes | None]
+Given: TypeAlias = "Values | pa.Array"
 
 
-def arrow_column(values: Values, iceberg: str, pg_base: str, name: str) -> pa.Array:
-    """``iceberg`` is the lake's type, ``pg_base`` the Postgres type under any domain. Raises ValueRefused for what the lake cannot hold."""
+def arrow_column(values: Given, iceberg: str, pg_base: str, name: str) -> pa.Array:
+    """``iceberg`` is the lake's type, ``pg_base`` the Postgres type under any domain. Raises ValueRefused for what the lake cannot hold.
+
+    ``values`` are a list, or a binary array already.
+    """
     if iceberg == "string":
-        return pa.array(_text(values, pg_base), pa.binary()).cast(pa.string())
+        return _strings(_text(values, pg_base))
     try:
         return _parsed(values, iceberg)
     except (pa.ArrowInvalid, ValueError, OverflowError) as cause:
@@ -36,50 +40,54 @@ def arrow_column(values: Values, iceberg: str, pg_base: str, name: str) -> pa.Ar
         ) from cause
 
 
-def _parsed(values: Values, iceberg: str) -> pa.Array:
+def _parsed(values: Given, iceberg: str) -> pa.Array:
     return _decimals(values, iceberg) if iceberg.startswith("decimal(") else _PARSERS[iceberg](values)
 
 
-def _text(values: Values, pg_base: str) -> Values:
+def _listed(values: Given) -> Values:
+    return values.to_pylist() if isinstance(values, pa.Array) else values
+
+
+def _text(values: Given, pg_base: str) -> Given:
     """The form that a cast to text has, which is what a copy of the heap brings: here and there it is another one."""
     if pg_base == "bpchar":
-        return [None if value is None else value.rstrip(b" ") for value in values]
+        return [None if value is None else value.rstrip(b" ") for value in _listed(values)]
     if pg_base == "inet":
-        return [value if value is None or b"/" in value else value + _FULL_MASK[b":" in value] for value in values]
+        return [value if value is None or b"/" in value else value + _FULL_MASK[b":" in value] for value in _listed(values)]
     return values
 
 
-def _strings(values: Values) -> pa.Array:
-    return pa.array(values, pa.binary()).cast(pa.string())
+def _strings(values: Given) -> pa.Array:
+    return (values if isinstance(values, pa.Array) else pa.array(values, pa.binary())).cast(pa.string())
 
 
-def _decimals(values: Values, iceberg: str) -> pa.Array:
+def _decimals(values: Given, iceberg: str) -> pa.Array:
     digits, scale = iceberg.removeprefix("decimal(").rstrip(")").split(",")
     return _strings(values).cast(pa.decimal128(int(digits), int(scale)))
 
 
-def _booleans(values: Values) -> pa.Array:
+def _booleans(values: Given) -> pa.Array:
     known = {b"t": True, b"f": False, None: None}
-    return pa.array([known[value] for value in values], pa.bool_())
+    return pa.array([known[value] for value in _listed(values)], pa.bool_())
 
 
-def _dates(values: Values) -> pa.Array:
+def _dates(values: Given) -> pa.Array:
     try:
         return _strings(values).cast(pa.date32())
     except pa.ArrowInvalid:
-        return pa.array([None if value is None else _microseconds(value) // MICROSECONDS_PER_DAY for value in values], pa.int32()).cast(
-            pa.date32()
-        )
+        return pa.array(
+            [None if value is None else _microseconds(value) // MICROSECONDS_PER_DAY for value in _listed(values)], pa.int32()
+        ).cast(pa.date32())
 
 
-def _moments(values: Values) -> pa.Array:
+def _moments(values: Given) -> pa.Array:
     try:
         return _strings(values).cast(pa.timestamp("us"))
     except pa.ArrowInvalid:
         return _one_by_one(values).cast(pa.timestamp("us"))
 
 
-def _zoned_moments(values: Values) -> pa.Array:
+def _zoned_moments(values: Given) -> pa.Array:
     """With the offset of the session's zone, which had seconds before there were railways."""
     try:
         return _strings(values).cast(pa.timestamp("us", "UTC"))
@@ -87,8 +95,8 @@ def _zoned_moments(values: Values) -> pa.Array:
         return _one_by_one(values).cast(pa.timestamp("us", "UTC"))
 
 
-def _one_by_one(values: Values) -> pa.Array:
-    return pa.array([None if value is None else _microseconds(value) for value in values], pa.int64())
+def _one_by_one(values: Given) -> pa.Array:
+    return pa.array([None if value is None else _microseconds(value) for value in _listed(values)], pa.int64())
 
 
 def _microseconds(value: bytes) -> int:
@@ -104,19 +112,19 @@ def _microseconds(value: bytes) -> int:
     return moment + east if match[8] == "-" else moment - east
 
 
-def _uuids(values: Values) -> pa.Array:
-    return pa.array([None if value is None else uuid.UUID(value.decode()).bytes for value in values], pa.binary(16))
+def _uuids(values: Given) -> pa.Array:
+    return pa.array([None if value is None else uuid.UUID(value.decode()).bytes for value in _listed(values)], pa.binary(16))
 
 
-def _bytes(values: Values) -> pa.Array:
-    return pa.array([None if value is None else bytes.fromhex(value[2:].decode()) for value in values], pa.binary())
+def _bytes(values: Given) -> pa.Array:
+    return pa.array([None if value is None else bytes.fromhex(value[2:].decode()) for value in _listed(values)], pa.binary())
 
 
-def _cast(wanted: pa.DataType) -> Callable[[Values], pa.Array]:
+def _cast(wanted: pa.DataType) -> Callable[[Given], pa.Array]:
     return lambda values: _strings(values).cast(wanted)
 
 
-_PARSERS: dict[str, Callable[[Values], pa.Array]] = {
+_PARSERS: dict[str, Callable[[Given], pa.Array]] = {
     "boolean": _booleans,
     "int": _cast(pa.int32()),
     "long": _cast(pa.int64()),
@@ -130,8 +138,8 @@ _PARSERS: dict[str, Callable[[Values], pa.Array]] = {
 }
 
 
-def _first_bad(values: Values, iceberg: str) -> Any:
-    for value in values:
+def _first_bad(values: Given, iceberg: str) -> Any:
+    for value in _listed(values):
         if value is None:
             continue
         try:

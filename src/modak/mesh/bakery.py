@@ -19,6 +19,7 @@ from modak.catalog import claims
 from modak.connection import Connection, connect, open_connection
 from modak.errors import ClaimCancelled, ClaimLost, ConnectionFailed, MeshSplit, ModakError
 from modak.mesh import joining
+from modak.mesh.line import Line
 
 log = logging.getLogger("modak.mesh")
 
@@ -36,12 +37,13 @@ _SPLIT_WINDOWS = 1
 class Claim:
     """A turn at one table. Ends with ``release``, with the block it is used in, or with the process."""
 
-    def __init__(self, bakery: Bakery, connection: Connection, table: str, drawn: claims.Drawn) -> None:
+    def __init__(self, bakery: Bakery, connection: Connection, table: str, drawn: claims.Drawn, place: threading.Event) -> None:
         self.table = table
         self.ticket = drawn.ticket
         self.node = drawn.node
         self._bakery = bakery
         self._connection: Connection | None = connection
+        self._place = place
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -79,7 +81,8 @@ class Claim:
             claims.release(connection, self.table, self.ticket)
         except psycopg.Error:
             connection.close()
-        self._bakery._give_back(connection)
+        finally:
+            self._bakery._served(self.table, self._place, connection)
 
 
 class Bakery:
@@ -88,6 +91,7 @@ class Bakery:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._idle: list[Connection] = []
+        self._line = Line()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._tender = threading.Thread(target=self._tend, name="modak-mesh", daemon=True)
@@ -95,11 +99,22 @@ class Bakery:
 
     def claim(self, table: str, *, cancelled: Callable[[], bool] = lambda: False) -> Claim:
         """Waits for the turn. Raises ClaimCancelled, or MeshSplit where this node is cut off from the rest."""
-        connection, drawn = self._draw(table)
-        claim = Claim(self, connection, table, drawn)
+
+        def gives_up() -> bool:
+            return self._closed.is_set() or cancelled()
+
+        place = self._line.enter(table, gives_up)
+        if place is None:
+            raise ClaimCancelled("the wait for the turn was cancelled", table=table)
+        try:
+            connection, drawn = self._draw(table)
+        except BaseException:
+            self._line.leave(table, place)
+            raise
+        claim = Claim(self, connection, table, drawn, place)
         if not drawn.is_granted:
             try:
-                _Wait(connection, claim, lambda: self._closed.is_set() or cancelled()).run()
+                _Wait(connection, claim, gives_up).run()
             except psycopg.OperationalError as cause:
                 claim.release()
                 raise ConnectionFailed(
@@ -146,7 +161,8 @@ class Bakery:
             raise
         return connection
 
-    def _give_back(self, connection: Connection) -> None:
+    def _served(self, table: str, place: threading.Event, connection: Connection) -> None:
+        self._line.leave(table, place)
         with self._lock:
             if not connection.closed and not self._closed.is_set() and len(self._idle) < _IDLE_SESSIONS_MAX:
                 self._idle.append(connection)

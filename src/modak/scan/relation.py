@@ -7,6 +7,8 @@ every writer. Inside, columns are called by their ids, so that no name of a user
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from modak.errors import Refused
 from modak.scan.deletes import Bitmaps
@@ -28,6 +30,10 @@ _TYPES = {
     "uuid": "UUID",
     "binary": "BLOB",
 }
+# DuckDB reads a list of one file with one thread when it is told the schema: it counts the row groups of files that it has opened to find
+# one. A list of two is read with all threads, so a large file gets company without rows (``COPY (SELECT 1 AS nothing WHERE false)``).
+_COMPANY: Final = str(Path(__file__).parent / "nothing.parquet")
+_ONE_THREAD_ROWS_MAX = 250_000
 _LOST = "deletes of this snapshot are gone from the engine: the query outlived it or began before it was prepared"
 
 
@@ -107,7 +113,10 @@ def _outputs(fields: Sequence[Field]) -> str:
 
 def read_sql(files: Sequence[DataFile], fields: Sequence[Field]) -> str:
     """Every row of the files, deleted ones too: columns are called f and their field id; a file is known by its place (file_index)."""
-    paths = ", ".join(string(without_globs(file.path)) for file in files)
+    names = [file.path for file in files]
+    if len(files) == 1 and files[0].rows > _ONE_THREAD_ROWS_MAX:
+        names.append(_COMPANY)
+    paths = ", ".join(string(without_globs(name)) for name in names)
     schema = ", ".join(f"{field.id}: {{name: 'f{field.id}', type: {string(duckdb_type(field))}, default_value: NULL}}" for field in fields)
     rows = sum(file.rows for file in files)
     # Parquet's statistics leave NaN out, and without can_have_nan DuckDB would skip row groups in which x > 5 holds for NaN.

@@ -1,4 +1,4 @@
-"""Rows that come by the gateway's port for a decoupled table, until the transaction they belong to takes them.
+"""Many rows for a decoupled table, by the gateway's port or by postgres_fdw, until the transaction they belong to takes them.
 
 A small parcel is kept in memory. A large one is in the lake's files already, which nobody sees: the commit only has to add them, and
 whoever drops the parcel removes them.
@@ -72,9 +72,17 @@ class Parcel:
         with self._lock:
             self._feed(block)
 
+    def add(self, batch: Any) -> None:
+        """Rows with every column by its remote name, in the order of the definition."""
+        with self._lock:
+            self._add(batch)
+
     def _feed(self, block: bytes) -> None:
         with kept():
             batch = read_csv(block, self._names, self._kinds)
+        self._add(batch)
+
+    def _add(self, batch: Any) -> None:
         for column, values in zip(self.definition.columns, batch.columns, strict=True):
             if column.required and values.null_count:
                 raise NullRefused.of(self.definition, column)

@@ -117,8 +117,7 @@ def guess(transaction: LakeTransaction, table_ids: Sequence[int], sql: str, valu
     for table_id in table_ids:
         pending = transaction.pendings.get(table_id)
         definition = transaction.definition(table_id)
-        is_new = table_id in transaction.made and not definition.is_attached
-        base = pending.base if pending is not None else None if is_new else transaction.world.recent_base(definition)
+        base = pending.base if pending is not None else None if transaction.is_new(table_id) else transaction.world.recent_base(definition)
         pending = pending or Pending(definition, transaction.world.tables, base)
         if base is None:
             found.append(Estimate(1_000, 100_000, 1, 100))

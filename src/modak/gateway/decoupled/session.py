@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -11,16 +12,20 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from modak.errors import ModakError
 from modak.gateway.decoupled import committing, orders, reading
 from modak.gateway.decoupled.evaluation import Evaluation
+from modak.gateway.decoupled.intake import Intake
+from modak.gateway.decoupled.parcels import Parcel
 from modak.gateway.decoupled.settled import Journaled
-from modak.gateway.decoupled.statements import is_order, locked_in, parse_write, tables_in
+from modak.gateway.decoupled.statements import Insert, is_order, locked_in, parse_write, tables_in
 from modak.gateway.decoupled.transaction import LakeTransaction
 from modak.gateway.decoupled.world import World
 from modak.gateway.decoupled.writing import Written, write
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.remote import parse_remote, substitute
 from modak.gateway.fdw.cursor import BatchCursor, LakeRows, engine_errors
+from modak.gateway.wire.packed import Packed
 from modak.scan.estimate import Estimate
 
 log = logging.getLogger("modak.gateway")
@@ -32,6 +37,7 @@ class DecoupledSession:
     def __init__(self, world: World) -> None:
         self._world = world
         self._transaction: LakeTransaction | None = None
+        self._intake: Intake | None = None
         self._settling: threading.Thread | None = None
 
     @property
@@ -50,6 +56,7 @@ class DecoupledSession:
         if is_order(sql):
             return BatchCursor(_Answer(self._order(sql, values)), 1)
         transaction = self.transaction
+        self._hold()
         for table_id in locked_in(sql):
             if not transaction.lock(table_id):
                 raise committing.Conflict(
@@ -71,9 +78,66 @@ class DecoupledSession:
         found = [self._world.recent_base(self.transaction.definition(table_id)).snapshot for table_id in tables_in(relation)]
         return sum(one.rows for one in found), sum(one.bytes for one in found)
 
+    def takes_packed(self, sql: str) -> bool:
+        """Whether the values of this statement may come as they are: those of an INSERT into a table that the catalog knows already."""
+        transaction = self._transaction
+        try:
+            statement = parse_write(sql)
+        except ModakError:
+            return False  # told when it runs
+        return (
+            transaction is not None and isinstance(statement, Insert) and statement.is_plain and not transaction.is_new(statement.table_id)
+        )
+
     def write(self, sql: str, values: Sequence[bytes | None]) -> Written:
         with engine_errors():
+            self._hold()
             return write(self.transaction, parse_write(sql), values)
+
+    # Rows that are on their way.
+
+    def has_room(self, sql: str) -> bool:
+        """Whether ``put`` only has to keep what it gets."""
+        statement = parse_write(sql)
+        return self._intake is not None and isinstance(statement, Insert) and self._intake.suits(statement) and self._intake.has_room
+
+    def put(self, sql: str, values: Packed) -> Written:
+        """Rows of an INSERT that takes them packed."""
+        statement = parse_write(sql)
+        assert isinstance(statement, Insert)
+        with self._dropped_if_wrong(), engine_errors():
+            if self._intake is None or not self._intake.suits(statement):
+                self._hold()
+                self._intake = Intake(Parcel(self.transaction.pending(statement.table_id).definition, self._world))
+            self._intake.put(statement, values)
+        return Written("INSERT", len(values) // len(statement.columns))
+
+    def arrive(self) -> None:
+        """The statement that brought the rows ends: what is wrong with them is told now."""
+        if self._intake is not None:
+            with self._dropped_if_wrong(), engine_errors():
+                self._intake.arrive()
+
+    def _hold(self) -> None:
+        """Before anybody looks, and before a savepoint: what came is the transaction's, as one operation."""
+        if self._intake is not None:
+            with self._dropped_if_wrong():
+                parcel = self._intake.close()
+            self._intake = None
+            self.transaction.take(parcel)
+
+    @contextlib.contextmanager
+    def _dropped_if_wrong(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        intake, self._intake = self._intake, None
+        if intake is not None:
+            intake.drop()
 
     def _order(self, sql: str, values: Sequence[str | None]) -> str:
         wanted = {}
@@ -86,9 +150,11 @@ class DecoupledSession:
             self.transaction.begin_write(request["xid"], request["isolation"], int(request["table_id"]), request["operation"])
             return "{}"
         if wanted.get("verb") == "parcel":
+            self._hold()
             with engine_errors():
                 self.transaction.take(self._world.parcels.ask(request["id"], int(request["table_id"])))
             return "{}"
+        self._hold()
         return json.dumps(orders.carry_out(wanted.get("verb", ""), request, self.transaction))
 
     # The transaction's course.
@@ -101,6 +167,7 @@ class DecoupledSession:
     def savepoint(self, name: str) -> None:
         """One from before the first word of a decoupled table is not noted: whoever goes back to it goes back to nothing."""
         if self._transaction is not None:
+            self._hold()
             self._transaction.savepoint(name)
 
     def release(self, name: str) -> None:
@@ -109,11 +176,19 @@ class DecoupledSession:
 
     def roll_back_to(self, name: str) -> None:
         if self._transaction is not None:
+            # Before a savepoint rows are held, so what is on its way came after it.
+            self._drop()
             self._transaction.cancelled.clear()
             self._transaction.roll_back_to(name)
 
     def commit(self) -> None:
         """Everything is in the lake when this returns. What Postgres makes of it is found out beside the session."""
+        try:
+            with engine_errors():
+                self._hold()
+        except BaseException:
+            self.roll_back()
+            raise
         transaction, self._transaction = self._transaction, None
         if transaction is None:
             return
@@ -131,6 +206,7 @@ class DecoupledSession:
         self._settling = self._world.beside(lambda: _settle(self._world, intention, transaction))
 
     def roll_back(self) -> None:
+        self._drop()
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             transaction.end()

@@ -36,6 +36,11 @@ class Insert:
     columns: tuple[int, ...]
     returning: tuple[int, ...]
 
+    @property
+    def is_plain(self) -> bool:
+        """Values come, and a count is all that is wanted back."""
+        return bool(self.columns) and not self.returning
+
 
 @dataclass(frozen=True)
 class UpdateRow:

@@ -86,9 +86,12 @@ class LakeTransaction:
         """The table as this transaction sees it; the first look at any decides which snapshot that is."""
         if table_id not in self.pendings:
             definition = self.definition(table_id)
-            is_new = table_id in self.made and not definition.is_attached
-            self.pendings[table_id] = Pending(definition, self.world.tables, None if is_new else self._base(definition))
+            self.pendings[table_id] = Pending(definition, self.world.tables, None if self.is_new(table_id) else self._base(definition))
         return self.pendings[table_id]
+
+    def is_new(self, table_id: int) -> bool:
+        """Made by this transaction: the catalog does not know it yet."""
+        return table_id in self.made and not self.definition(table_id).is_attached
 
     def _base(self, definition: Definition) -> Base:
         """A REST catalog has no moment for several tables, and one that this transaction attaches was not known at it."""

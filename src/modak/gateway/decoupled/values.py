@@ -55,14 +55,14 @@ def kept() -> Iterator[None]:
         raise ValueNotKept(str(refused), hint=_HINT, **refused.facts) from refused
 
 
-def array(definition: Definition, column: DecoupledColumn, values: Values) -> Any:
-    if column.required and None in values:
+def array(definition: Definition, column: DecoupledColumn, values: Values | pa.Array) -> Any:
+    if column.required and (values.null_count if isinstance(values, pa.Array) else None in values):
         raise NullRefused.of(definition, column)
     with kept():
         return arrow_column(values, kind_of(column), column.pg.base, column.name)
 
 
-def batch(definition: Definition, given: Mapping[str, Values], rows: int) -> Any:
+def batch(definition: Definition, given: Mapping[str, Values | pa.Array], rows: int) -> Any:
     """Rows with every column, by remote names; what is not given is NULL."""
     nothing: Values = [None] * rows
     arrays = [array(definition, column, given.get(remote_name(column), nothing)) for column in definition.columns]

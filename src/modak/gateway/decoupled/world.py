@@ -38,7 +38,7 @@ class World:
     _bases: dict[int, tuple[float, Base]] = field(default_factory=dict)
     _committed: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _idle: list[Connection] = field(default_factory=list)
+    _idle: list[tuple[float, Connection]] = field(default_factory=list)
     _beside: list[threading.Thread] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
     parcels: Parcels = field(default_factory=Parcels)
@@ -126,23 +126,29 @@ class World:
         return base.table if base is not None and last in (None, base.snapshot_id) else None
 
     def connection(self) -> _Lent:
-        """A connection in autocommit, kept for the next one who asks."""
+        """A connection in autocommit, kept a while for the next one who asks: to make one costs as much as a small commit."""
         return _Lent(self)
 
     def take(self) -> Connection:
         with self._lock:
             while self._idle:
-                connection = self._idle.pop()
+                _, connection = self._idle.pop()
                 if not connection.closed:
                     return connection
         return open_connection(self.dsn, application="modak-gateway", autocommit=True)
 
     def give_back(self, connection: Connection, *, broken: bool) -> None:
+        now = time.monotonic()
         with self._lock:
+            # The one used last is taken first, so those that are too many grow old at the other end.
+            unused = [one for since, one in self._idle if now - since > _IDLE_SECONDS]
+            self._idle = self._idle[len(unused) :]
             if not broken and not connection.closed and len(self._idle) < _IDLE_MAX:
-                self._idle.append(connection)
-                return
-        connection.close()
+                self._idle.append((now, connection))
+            else:
+                unused.append(connection)
+        for one in unused:
+            one.close()
 
     def beside(self, work: Callable[[], None]) -> threading.Thread:
         """Work on a thread of its own, which the end of the gateway waits for."""
@@ -162,11 +168,12 @@ class World:
         self.bakery.close()
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
+        for _, connection in idle:
             connection.close()
 
 
-_IDLE_MAX = 4
+_IDLE_MAX = 16
+_IDLE_SECONDS = 30.0
 _STORAGE_SECONDS = 1.0
 _GUESS_SECONDS = 2.0
 _FAREWELL_SECONDS = 5.0

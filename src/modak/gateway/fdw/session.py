@@ -15,6 +15,7 @@ from modak.gateway.channel import Channel
 from modak.gateway.decoupled.session import DecoupledSession
 from modak.gateway.decoupled.statements import concerns
 from modak.gateway.decoupled.world import World
+from modak.gateway.decoupled.writing import Written
 from modak.gateway.failures import EngineFailed
 from modak.gateway.fdw import statements
 from modak.gateway.fdw.cursor import BatchCursor, ColdCursor
@@ -32,6 +33,8 @@ from modak.gateway.wire.messages import (
     Execute,
     FieldDescription,
     Flush,
+    FrontendMessage,
+    Message,
     Parse,
     ProtocolError,
     Query,
@@ -49,6 +52,7 @@ from modak.gateway.wire.messages import (
     ready_for_query,
     row_description,
 )
+from modak.gateway.wire.packed import VALUES_MIN, Packed, PackedBind, parse_packed
 from modak.gateway.wire.rows import encode_text
 from modak.scan.engine import Engine
 from modak.scan.estimate import Estimate
@@ -59,6 +63,7 @@ T = TypeVar("T")
 _WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|TRUNCATE)\b")
 _TEXT_OID = 25
 _MESSAGE_BYTES_MAX = (1 << 30) - 1
+_REPEATED_MIN = 32
 _CURSORS_MAX = 100
 # Postgres's own cost units: a remote query has a price before its first row, a file a seek, a page and a row what they cost there.
 _STARTUP_COST, _FILE_COST, _PAGE_COST, _ROW_COST, _PAGE_BYTES = 25.0, 2.0, 0.05, 0.01, 8192
@@ -87,12 +92,15 @@ class FdwSession:
     lake: Lake
     _cursors: dict[str, BatchCursor | WholeCursor] = field(default_factory=dict)
     _prepared: dict[str, str] = field(default_factory=dict)
-    _portals: dict[str, tuple[str, tuple[bytes | None, ...]]] = field(default_factory=dict)
+    _portals: dict[str, tuple[str, tuple[bytes | None, ...] | Packed]] = field(default_factory=dict)
     _status: Status = b"I"
     _sampled: set[RemoteName] = field(default_factory=set)
     _skipping: bool = False
     _running: BatchCursor | WholeCursor | None = None
     _busy: bool = False
+    _repeated: int = 0
+    """How often the statement that was prepared last has run."""
+    _replies: list[bytes | memoryview] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._decoupled = DecoupledSession(self.lake.decoupled)
@@ -103,7 +111,7 @@ class FdwSession:
         try:
             await self._ready()
             while True:
-                message = parse_frontend(await self.channel.receive())
+                message = self._parsed(await self.channel.receive())
                 if isinstance(message, Terminate):
                     return
                 self._busy = True
@@ -111,6 +119,14 @@ class FdwSession:
                 self._busy = False
         finally:
             await self._in_thread(self._close_all)
+
+    def _parsed(self, message: Message) -> FrontendMessage | PackedBind:
+        """Many rows are kept as they came: in one message or, as COPY has them before Postgres 16, in many, one after the other."""
+        packed = parse_packed(message, 1 if self._repeated > _REPEATED_MIN else VALUES_MIN)
+        sql = self._prepared.get(packed.statement) if packed is not None else None
+        if packed is not None and sql is not None and _is_write(sql) and self._decoupled.takes_packed(sql):
+            return packed
+        return parse_frontend(message)
 
     def cancel(self) -> None:
         self._decoupled.cancel()
@@ -148,42 +164,57 @@ class FdwSession:
     async def _fail(self, error: ModakError) -> None:
         if self._status == b"T":
             self._status = b"E"
-        await self.channel.send(error_response(ErrorFields.of(error)))
+        self._reply(error_response(ErrorFields.of(error)))
+
+    def _reply(self, *parts: bytes | memoryview) -> None:
+        """Goes out with the next ReadyForQuery: one packet for the four messages that a batch of rows comes in."""
+        self._replies += parts
 
     async def _ready(self) -> None:
-        await self.channel.send(ready_for_query(self._status))
+        await self._flush(ready_for_query(self._status))
+
+    async def _flush(self, *parts: bytes) -> None:
+        replies, self._replies = [*self._replies, *parts], []
+        await self.channel.send(*replies)
 
     async def _answer(self, message: object) -> None:
         match message:
             case Query(sql):
                 for part in statements.split(sql):
-                    await self.channel.send(*await self._run(part, ()))
+                    self._reply(*await self._run(part, ()))
                 await self._ready()
             case Parse(name, sql, _):
                 self._prepared[name] = sql
-                await self.channel.send(parse_complete())
+                self._repeated = 0
+                self._reply(parse_complete())
+            case PackedBind(portal, statement, packed):
+                self._portals[portal] = (self._prepared[statement], packed)
+                self._reply(bind_complete())
             case Bind(portal, statement, _, values, _):
                 if statement not in self._prepared:
                     raise ProtocolError(f'prepared statement "{statement}" does not exist')
                 self._portals[portal] = (self._prepared[statement], values)
-                await self.channel.send(bind_complete())
+                self._reply(bind_complete())
             case Describe():
                 # DECLARE and transaction control have no rows; whatever else has is described when it runs.
-                await self.channel.send(no_data())
+                self._reply(no_data())
             case Execute(portal, _):
                 if portal not in self._portals:
                     raise ProtocolError(f'portal "{portal}" does not exist')
-                await self.channel.send(*await self._run(*self._portals[portal]))
+                self._repeated += 1
+                self._reply(*await self._run(*self._portals[portal]))
             case Close(kind, name):
                 (self._prepared if kind == b"S" else self._portals).pop(name, None)
-                await self.channel.send(close_complete())
+                self._reply(close_complete())
             case Flush():
-                pass
+                await self._flush()
             case _:
                 raise ProtocolError(f"unexpected message {type(message).__name__}")
 
-    async def _run(self, sql: str, given: Sequence[bytes | None]) -> list[bytes | memoryview]:
-        if _WRITE.match(sql) and concerns(sql):
+    async def _run(self, sql: str, given: Sequence[bytes | None] | Packed) -> list[bytes | memoryview]:
+        if isinstance(given, Packed):
+            return [command_complete((await self._put(sql, given)).tag)]
+        if _is_write(sql):
             return await self._write(sql, given)
         statement = statements.parse(sql)
         values = tuple(None if value is None else value.decode() for value in given)
@@ -238,14 +269,26 @@ class FdwSession:
         decoupled = self._decoupled
         if savepoint is not None:
             {"SAVEPOINT": decoupled.savepoint, "RELEASE": decoupled.release, "ROLLBACK": decoupled.roll_back_to}[tag](savepoint)
+        elif tag == "DEALLOCATE":
+            decoupled.arrive()
         elif tag == "COMMIT":
             decoupled.commit()
         elif status == b"I":
             decoupled.roll_back()
 
-    async def _write(self, sql: str, values: Sequence[bytes | None]) -> list[bytes | memoryview]:
+    async def _put(self, sql: str, values: Packed) -> Written:
+        """On another thread only if there is something to wait for: a million rows come in thousands of messages."""
+        self._check_transaction()
+        if self._decoupled.has_room(sql):
+            return self._decoupled.put(sql, values)
+        return await self._in_thread(lambda: self._decoupled.put(sql, values))
+
+    def _check_transaction(self) -> None:
         if self._status != b"T":
             raise ProtocolError("a decoupled table is written to within a transaction")
+
+    async def _write(self, sql: str, values: Sequence[bytes | None]) -> list[bytes | memoryview]:
+        self._check_transaction()
         written = await self._in_thread(lambda: self._decoupled.write(sql, values))
         if written.returned is None:
             return [command_complete(written.tag)]
@@ -327,6 +370,10 @@ class FdwSession:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.lake.executor, work)
+
+
+def _is_write(sql: str) -> bool:
+    return _WRITE.match(sql) is not None and concerns(sql)
 
 
 def _description(names: Sequence[str]) -> bytes:

@@ -157,6 +157,11 @@ class Reader:
         self._what = what
         self._at = 0
 
+    @property
+    def at(self) -> int:
+        """How much has been read."""
+        return self._at
+
     def _number(self, form: struct.Struct) -> int:
         at = self._at
         self._need(form.size)
