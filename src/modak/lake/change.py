@@ -31,8 +31,10 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles
 from modak.errors import CommitUnknown, LakeError, Retry
 from modak.lake.calendar import use_long_calendar
 from modak.lake.failures import is_lakes, lake_failure
+from modak.lake.history import keep_history
 
 use_long_calendar()
+keep_history()
 
 # The column of a delete file that names data files.
 FILE_PATH_FIELD = 2147483546
