@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from modak.jobs import flush, fold, incoming, ingest, maintain, reclaim, untier, untier_copy
+from modak.jobs import flush, fold, incoming, ingest, maintain, maintain_decoupled, reclaim, untier, untier_copy
 
 
 class InlineSpread:
@@ -29,7 +29,7 @@ class InlineSpread:
 
 
 def run_inline(patch: pytest.MonkeyPatch) -> None:
-    for module in (flush, fold, incoming, ingest, maintain, untier_copy):
+    for module in (flush, fold, incoming, ingest, maintain, maintain_decoupled, untier_copy):
         patch.setattr(module, "Spread", InlineSpread)
     patch.setattr(reclaim, "_check_content", lambda *_: None)
     patch.setattr(untier, "compare", lambda *_, **__: None)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from modak.embedded.postgres import Cluster
     from modak.gateway.service import Gateway
     from modak.jobs.context import JobContext
+    from modak.jobs.maintain_decoupled import DecoupledContext
     from modak.jobs.spark import Machine
     from modak.lake.iceberg import IcebergLake
     from modak.lake.storage import Storage
@@ -149,6 +150,29 @@ class App:
                     cores=os.cpu_count() or 1,
                     progress=self.progress,
                     epoch=epoch,
+                )
+
+    @contextlib.contextmanager
+    def decoupled_job(self, name: Name, wait_seconds: float = 0.0) -> Iterator[DecoupledContext | None]:
+        """The context of one decoupled table's job, alone on it for as long as the block runs; None if there is no such table."""
+        from modak.catalog import decoupled, profiles
+        from modak.jobs.context import alone_on
+        from modak.jobs.maintain_decoupled import DecoupledContext
+
+        with self.connection(unhurried=True) as connection:
+            definition = decoupled.find(connection, name)
+            if definition is None:
+                yield None
+                return
+            profile = profiles.get(connection, definition.profile)
+            with alone_on(connection, definition, wait_seconds):
+                yield DecoupledContext(
+                    connection=connection,
+                    dsn=self.dsn,
+                    definition=definition,
+                    lake=self.lake(profile),
+                    spark=lambda: self.spark(profile),
+                    progress=self.progress,
                 )
 
     def _owners(self) -> Known:

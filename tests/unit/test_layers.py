@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "lake": BASE | {"core"},
     "scan": BASE | {"core", "lake"},
     "registration": BASE | {"core", "catalog", "source", "lake"},
-    "jobs": BASE | {"core", "catalog", "source", "lake", "scan", "registration", "load"},
+    "jobs": BASE | {"core", "catalog", "source", "lake", "scan", "registration", "load", "mesh"},
     # The gateway answers while Spark works elsewhere; it must never wait for a JVM.
     "gateway": BASE | {"core", "catalog", "source", "lake", "scan", "mesh"},
     # Whose turn it is among the writers of several nodes.

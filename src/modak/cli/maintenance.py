@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from modak.catalog.tables import Registered
     from modak.core.table import Name
+    from modak.errors import ModakError
     from modak.jobs.context import JobContext
 
 _POLL_SECONDS = 0.5
@@ -32,7 +33,10 @@ def add_commands(group: click.Group) -> None:
                   help="With --request: wait so long for the worker, by default not at all. "
                        f"Else: so long for a job that is at work on the table, by default {_LOCK_SECONDS}.")  # fmt: skip
     def maintain(context: Context, table: str | None, dry_run: bool, orphans: bool, request: bool, wait: int | None) -> None:
-        """Pack small files, write worn ones anew, merge manifests and let old snapshots go. Without TABLE: every enabled table."""
+        """Pack small files, write worn ones anew, merge manifests and let old snapshots go. Without TABLE: every enabled table.
+
+        A decoupled table that was attached is maintained only when it is named: somebody else may do it.
+        """
         if request and (dry_run or orphans):
             raise click.UsageError("--request runs by the table's policy, without --dry-run and --orphans")
         if request:
@@ -45,13 +49,42 @@ def _every(_: Registered) -> bool:
     return True
 
 
+def _decoupled(context: Context, table: str | None, *, dry_run: bool, wait: int) -> tuple[list[dict[str, Any]], ModakError | None]:
+    """Of the decoupled table that is named, or of all that this database made. Nothing if it is another kind of table."""
+    from modak.catalog import decoupled
+    from modak.errors import ModakError
+    from modak.jobs.maintain_decoupled import maintain_decoupled
+    from modak.source.relation import parse_name
+
+    wanted = parse_name(table) if table is not None else None
+    with context.app.connection() as connection:
+        listed = decoupled.listing(connection)
+    done, failed = list[dict[str, Any]](), None
+    for definition in listed:
+        if definition.name != wanted if wanted is not None else definition.is_attached:
+            continue
+        try:
+            with context.app.decoupled_job(definition.name, wait) as job:
+                if job is not None:
+                    done.append({"table": str(definition.name), **vars(maintain_decoupled(job, dry_run=dry_run))})
+        except ModakError as error:
+            if wanted is not None:
+                raise
+            failed = error
+            context.output.note(f"{definition.name}: {error}")
+    return done, failed
+
+
 def _maintain(context: Context, table: str | None, *, dry_run: bool, orphans: bool, wait: int) -> None:
     from modak.jobs import maintain
 
     def work(name: Name, job: JobContext) -> dict[str, Any]:
         return {"table": str(name), **vars(maintain.maintain(job, orphans=orphans, dry_run=dry_run))}
 
-    done, failed = each(context, table, work, _every, wait)
+    done, failed = _decoupled(context, table, dry_run=dry_run, wait=wait)
+    if table is None or not done:
+        registered, last = each(context, table, work, _every, wait)
+        done, failed = [*registered, *done], last or failed
     context.output.result(done)
     columns = ("table", "files_rewritten", "files_written", "deletes_joined", "manifests_merged", "snapshots_expired", "files_removed")
     headings = ["table", "files", "became", "deletes joined", "manifests merged", "snapshots expired", "files removed"]

@@ -92,6 +92,26 @@ class Upkeep:
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
+# A decoupled table has a snapshot for every transaction, and a commit costs more the more there are. Files stay longer than snapshots.
+_DECOUPLED = {"snapshot_age": "10 minutes", "orphan_age": "1 day"}
+_PREFIX = "modak.maintenance."
+
+
+def decoupled_upkeep(properties: Mapping[str, str]) -> Upkeep:
+    """The policy of a decoupled table, whose properties are Iceberg's: what other engines set there holds as well."""
+    chosen: dict[str, Any] = dict(_DECOUPLED)
+    age, least = properties.get("history.expire.max-snapshot-age-ms"), properties.get("history.expire.min-snapshots-to-keep")
+    size = properties.get("write.target-file-size-bytes")
+    if age is not None and age.isdecimal():
+        chosen["snapshot_age"] = f"{int(age) // 1000} seconds"
+    if least is not None and least.isdecimal():
+        chosen["snapshots"] = str(max(1, min(int(least), 100_000)))
+    if size is not None and size.isdecimal():
+        chosen["target_mb"] = str(max(1, min(int(size) // _MEGABYTE, 2048)))
+    said = {name.removeprefix(_PREFIX): value for name, value in properties.items() if name.startswith(_PREFIX)}
+    return Upkeep.of(chosen | said)
+
+
 def meanings() -> dict[str, str]:
     return {one.name: one.metadata["means"] for one in fields(Upkeep)}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from modak.catalog import leadership, problems
 from modak.catalog.tables import Registered
 from modak.connection import Connection
+from modak.core.decoupled import Definition
 from modak.core.lake_table import LakeColumn, Shape, lake_columns
 from modak.core.table import Relation
 from modak.errors import LockNotAvailable
@@ -33,10 +34,11 @@ JOB_LOCK = 0x6D65 << 32
 
 
 @contextlib.contextmanager
-def alone_on(connection: Connection, table: Registered, wait_seconds: float = 0.0) -> Iterator[None]:
+def alone_on(connection: Connection, table: Registered | Definition, wait_seconds: float = 0.0) -> Iterator[None]:
     """One job per table at a time, whoever runs it."""
     busy = LockNotAvailable(f"another job works on {table.name}", hint="wait for it; `modak status` shows what it does")
-    with session_lock(connection, JOB_LOCK + table.table_id, wait_seconds, busy):
+    # A restored database may number its decoupled tables beyond an OID.
+    with session_lock(connection, JOB_LOCK + table.table_id % (1 << 32), wait_seconds, busy):
         yield
 
 

@@ -8,8 +8,8 @@ before and after, so neither readers nor writers wait, and pins hold back nothin
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,23 +18,20 @@ from psycopg.types.json import Jsonb
 from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
 from modak.core import maintenance
-from modak.core.maintenance import LakeFile, Upkeep
+from modak.core.maintenance import Upkeep
 from modak.core.operation import OperationKind
 from modak.failpoints import failpoint
 from modak.jobs import expiry, foreign, journal, resume, sweep
 from modak.jobs.context import JobContext, reported
-from modak.jobs.maintain_tasks import RewriteTask, Rewritten
+from modak.jobs.maintain_plan import Plan
+from modak.jobs.maintain_tasks import RewriteTask, Rewritten, in_order
 from modak.jobs.publishing.maintain import publish_maintenance
 from modak.jobs.tasks import Spread
 from modak.lake import commits
 from modak.lake.commits import Commit
 from modak.lake.manifests import ENTRIES_MAX, entry_count, merge_manifests, small_manifests
-from modak.scan.snapshot import DataFile, Snapshot
 
 JOB = "maintain"
-# What one commit writes anew at most, so that a pass that is stopped has done something.
-COMMIT_BYTES = 8 * 1024**3
-JOINS_PER_TASK = 64
 TIDY_SHARE = 0.5
 TIDY_ROWS = 100_000
 TIDY_BYTES = 1024**3
@@ -62,20 +59,6 @@ class MaintainOutcome:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What to do about the files of one snapshot. Files are known by their path."""
-
-    snapshot: Snapshot
-    lake_files: tuple[LakeFile, ...]
-    groups: tuple[tuple[str, ...], ...]
-    joins: tuple[str, ...]
-    files: Mapping[str, DataFile] = field(repr=False)
-
-    def bytes_of(self, paths: Sequence[str]) -> int:
-        return sum(self.files[path].bytes for path in paths)
-
-
 def maintain(context: JobContext, *, orphans: bool = False, dry_run: bool = False) -> MaintainOutcome:
     """One pass by the table's policy. ``orphans`` asks for their sweep this time. A failure is written to modak.problems and raised."""
     with reported(context, JOB):
@@ -91,9 +74,8 @@ def _maintain(context: JobContext, orphans: bool, dry_run: bool) -> MaintainOutc
     if dry_run:
         return _would(context, plan, upkeep, sweeping)
     done = MaintainOutcome(resumed=finished)
-    sizes = {path: file.bytes for path, file in plan.files.items()}
     gone: set[str] = set()
-    for groups in maintenance.batches(plan.groups, sizes, COMMIT_BYTES):
+    for groups in plan.batches():
         done = _rewrite(context, plan, upkeep, groups, (), gone, done)
     if plan.joins:
         done = _rewrite(context, plan, upkeep, [], plan.joins, gone, done)
@@ -127,32 +109,12 @@ def tidy(context: JobContext) -> MaintainOutcome | None:
     return _rewrite(context, plan, upkeep, plan.groups, (), set(), MaintainOutcome())
 
 
-def _look(context: JobContext, upkeep: Upkeep) -> _Plan:
+def _look(context: JobContext, upkeep: Upkeep) -> Plan:
     line = tables.cutline(context.connection, context.table_id)
-    snapshot = context.cold(context.lake_table(), line.snapshot)
-    ranges = snapshot.ranges(snapshot.field(context.table.tier_key_col))
-    lake_files = tuple(_lake_file(file, known.low) for file, known in zip(snapshot.files, ranges, strict=True))
-    files = {file.path: file for file in snapshot.files}
-    groups, joins = maintenance.rewrites(lake_files, upkeep), maintenance.joins(lake_files, upkeep)
-    taken = {path for group in groups for path in group}
-    return _Plan(snapshot, lake_files, tuple(groups), tuple(path for path in joins if path not in taken), files)
+    return Plan.of(context.cold(context.lake_table(), line.snapshot), upkeep, ordered_by=context.table.tier_key_col)
 
 
-def _lake_file(file: DataFile, low: int | None) -> LakeFile:
-    own = [delete for delete in file.deletes if delete.target is not None]
-    return LakeFile(
-        name=file.path,
-        partition=(file.spec_id, file.partition),
-        bytes=file.bytes,
-        rows=file.rows,
-        deleted_rows=sum(delete.rows for delete in own),
-        delete_files=len(own),
-        is_shared=len(own) < len(file.deletes),
-        low=low,
-    )
-
-
-def _would(context: JobContext, plan: _Plan, upkeep: Upkeep, sweeping: bool) -> MaintainOutcome:
+def _would(context: JobContext, plan: Plan, upkeep: Upkeep, sweeping: bool) -> MaintainOutcome:
     horizon = expiry.horizon(context)
     paths = [path for group in plan.groups for path in group]
     small = small_manifests(context.lake_table())
@@ -172,7 +134,7 @@ def _would(context: JobContext, plan: _Plan, upkeep: Upkeep, sweeping: bool) -> 
 
 def _rewrite(
     context: JobContext,
-    plan: _Plan,
+    plan: Plan,
     upkeep: Upkeep,
     groups: Sequence[tuple[str, ...]],
     joins: Sequence[str],
@@ -188,7 +150,7 @@ def _rewrite(
         made = _run(context, _task(context, plan, upkeep, groups, joins, operation.op_id), size)
         failpoint("maintain.after_files")
         gone.update(paths)
-        removed = [plan.files[path].location for path in paths] + _useless(plan, gone, joins)
+        removed = [plan.files[path].location for path in paths] + plan.useless(gone, joins)
         added = [file for one in made for file in one.data]
         deletes = [written for one in made for written in one.deletes]
         table = context.lake_table()
@@ -207,19 +169,8 @@ def _rewrite(
     )
 
 
-def _useless(plan: _Plan, gone: set[str], joins: Sequence[str]) -> list[str]:
-    """Delete files that the commit leaves without a row to delete: those it joins, and shared ones whose data files are all replaced."""
-    joined = [delete.location for path in joins for delete in plan.files[path].deletes]
-    users: dict[str, set[str]] = {}
-    for file in plan.files.values():
-        for delete in file.deletes:
-            if delete.target is None:
-                users.setdefault(delete.location, set()).add(file.path)
-    return joined + [location for location, paths in users.items() if paths <= gone]
-
-
 def _task(
-    context: JobContext, plan: _Plan, upkeep: Upkeep, groups: Sequence[tuple[str, ...]], joins: Sequence[str], op_id: str
+    context: JobContext, plan: Plan, upkeep: Upkeep, groups: Sequence[tuple[str, ...]], joins: Sequence[str], op_id: str
 ) -> RewriteTask:
     return RewriteTask(
         dsn=context.dsn,
@@ -228,9 +179,8 @@ def _task(
         storage=context.lake.storage,
         size_max=upkeep.target_bytes,
         rewrites=tuple(replace(plan.snapshot, files=tuple(plan.files[path] for path in group)) for group in groups),
-        joins=tuple(
-            tuple(plan.files[path] for path in joins[start : start + JOINS_PER_TASK]) for start in range(0, len(joins), JOINS_PER_TASK)
-        ),
+        joins=plan.join_parts(joins),
+        order=in_order((context.table.tier_key_col, *context.table.primary_key_cols)),
     )
 
 
@@ -272,7 +222,7 @@ def _prune(context: JobContext, horizon: expiry.Horizon) -> None:
     context.connection.execute(migrate.SQL.query("prune_operations"), keys)
 
 
-def _note(context: JobContext, plan: _Plan, upkeep: Upkeep) -> list[str]:
+def _note(context: JobContext, plan: Plan, upkeep: Upkeep) -> list[str]:
     """The lake's health, for status, metrics and the console."""
     table = context.lake_table()
     current = table.current_snapshot()

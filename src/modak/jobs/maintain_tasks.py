@@ -1,6 +1,7 @@
 """What maintenance does on Spark's workers: write the live rows of some files anew, in order, and join delete files.
 
-Rows go from DuckDB as Arrow into new data files, sorted by tier key and key; a sort that outgrows its memory goes to disk.
+Rows go from DuckDB as Arrow into new data files, sorted by tier key and key, or as the table says; a sort that outgrows its memory goes to
+disk.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import numpy as np
 
 from modak.catalog import migrate
 from modak.jobs.tasks import buffers, engine_cursor, reporting_session, task_engine, write_found
+from modak.lake.any_files import AnyWriter
 from modak.lake.data_files import Target, Writer
 from modak.scan.deletes import deleted_positions
 from modak.scan.sqltext import quoted
 from modak.scan.table import ColdTables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyiceberg.manifest import DataFile as IcebergFile
 
@@ -42,7 +44,10 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """Everything the tasks of one commit need; goes to the executors as it is. Numbers are rewrites first, then joins."""
+    """Everything the tasks of one commit need; goes to the executors as it is. Numbers are rewrites first, then joins.
+
+    ``order`` is an ORDER BY of DuckDB's; empty leaves rows in the order of their files. ``reports``: the operation is in the journal.
+    """
 
     dsn: str = field(repr=False)
     op_id: str
@@ -51,6 +56,8 @@ class RewriteTask:
     size_max: int
     rewrites: tuple[Snapshot, ...]
     joins: tuple[tuple[DataFile, ...], ...]
+    order: str
+    reports: bool = True
 
     @property
     def count(self) -> int:
@@ -58,20 +65,24 @@ class RewriteTask:
 
     def run(self, number: int) -> Rewritten:
         done = self._rewrite(number) if number < len(self.rewrites) else self._join(number)
+        if not self.reports:
+            return done
         with reporting_session(self.dsn) as session:
             session.execute(migrate.SQL.query("report_progress"), {"op_id": self.op_id, "task": number, "rows_done": done.rows})
         return done
 
     def _rewrite(self, number: int) -> Rewritten:
         snapshot, rows = self.rewrites[number], 0
-        writer = Writer(self.target, f"{self.op_id}-{number}", size_max=self.size_max)
+        # Registered tables are partitioned by their tier key, others as they like.
+        kind = Writer if self.target.tier_key else AnyWriter
+        writer = kind(self.target, f"{self.op_id}-{number}", size_max=self.size_max)
         with task_engine(self.storage) as engine:
             tables = ColdTables(engine)
             relation, _ = tables.relation(snapshot, [column.name for column in snapshot.fields])
             items = ", ".join(_item(column) for column in snapshot.fields)
-            order = ", ".join(quoted(name) for name in dict.fromkeys((self.target.tier_key, *self.target.primary_key)))
+            order = f" ORDER BY {self.order}" if self.order else ""
             cursor = engine.cursor()
-            reader = cursor.execute(f"SELECT {items} FROM {relation} AS cold ORDER BY {order}")  # noqa: S608
+            reader = cursor.execute(f"SELECT {items} FROM {relation} AS cold{order}")  # noqa: S608
             for buffer in buffers(iter(reader.to_arrow_reader(_batch_rows(snapshot.files)))):
                 writer.write(buffer)
                 rows += buffer.num_rows
@@ -91,6 +102,11 @@ class RewriteTask:
                 found[file.path] = np.concatenate(parts)
         deletes = write_found(self.target, f"{self.op_id}-{number}", files, found)
         return Rewritten(deletes=deletes, rows=sum(one.file.record_count for one in deletes))
+
+
+def in_order(names: Iterable[str]) -> str:
+    """By these columns, each once."""
+    return ", ".join(map(quoted, dict.fromkeys(names)))
 
 
 def _item(column: Field) -> str:

@@ -26,6 +26,7 @@ from modak.errors import LeadershipLost, LockNotAvailable, ModakError, Retry
 from modak.jobs import mirror
 from modak.settings import Settings
 from modak.worker import work
+from modak.worker.lake_only import LakeOnly
 from modak.worker.lease import Lease, leading
 from modak.worker.state import LoopState
 from modak.worker.survey import Survey
@@ -96,7 +97,7 @@ class Loop:
 
     def _lead(self, lease: Lease) -> None:
         self.state.epoch, self.state.since, self.state.is_leader = lease.epoch, lease.since, True
-        survey = Survey(self.limits)
+        survey, lake_only = Survey(self.limits), LakeOnly(self.app, self.state, self.limits.maintain_seconds)
         while not self._is_over(lease):
             try:
                 with self.app.connection(application=leadership.session_name(lease.epoch)) as connection:
@@ -104,7 +105,7 @@ class Loop:
                     connection.execute(CATALOG_SQL.query("clear_job"), {"job": BACKLOG})
                     self.state.waits = {}
                     while not self._is_over(lease):
-                        self._cycle(connection, lease, survey)
+                        self._cycle(connection, lease, survey, lake_only)
                         self._pause(lease)
             except (psycopg.Error, ModakError) as cause:
                 log.warning("no cycle: %s", cause)
@@ -121,12 +122,13 @@ class Loop:
         while not self._is_over(lease) and (left := until - time.monotonic()) > 0:
             self.stop.wait(min(_LOOK_SECONDS, left))
 
-    def _cycle(self, connection: Connection, lease: Lease, survey: Survey) -> None:
+    def _cycle(self, connection: Connection, lease: Lease, survey: Survey, lake_only: LakeOnly) -> None:
         self._running = {key: future for key, future in self._running.items() if not future.done()}
         now = time.monotonic()
         sights = {sight.table_id: sight for sight in survey.look(connection)}
         self._forget_others(set(sights))
-        self.state.keeps({MIRROR, *(str(sight.name) for sight in sights.values())})
+        alone = lake_only.due(connection, now)
+        self.state.keeps({MIRROR, *(str(sight.name) for sight in sights.values()), *map(str, lake_only.names)})
         for sight in schedule.in_turn(sights.values(), self._served):
             known = self._known.setdefault(sight.table_id, _Known(now))
             self._hold_back(connection, sight)
@@ -140,6 +142,9 @@ class Loop:
             if due:
                 self._served[sight.table_id] = now
                 self._running[sight.table_id] = self._tables.submit(self._table, lease, sight, due)
+        for name in alone:
+            if str(name) not in self._running:
+                self._running[str(name)] = self._tables.submit(lake_only.maintain, name)
         if survey.mirrored and MIRROR not in self._running:
             self._running[MIRROR] = self._pump.submit(self._mirror, lease)
         self.state.cycle_at = datetime.now(UTC)

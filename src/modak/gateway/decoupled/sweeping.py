@@ -27,7 +27,8 @@ log = logging.getLogger("modak.gateway")
 # Above what parcels may be old when they are committed.
 AGE = timedelta(hours=24)
 _EVERY_SECONDS = 24 * 3600.0
-_OURS = re.compile(r"([0-9a-f]{32})-[0-9a-f]{12}(-deletes)?\.parquet")
+# Maintenance has a number for each of its tasks.
+_OURS = re.compile(r"([0-9a-f]{32})(?:-[0-9]+)?-[0-9a-f]{12}(-deletes)?\.parquet")
 
 
 def sweep_next(world: World) -> int:

@@ -50,3 +50,20 @@ select (t.number - ((t.number - l.transactionid::text::bigint) & 4294967295))::t
   from holder h
   join pg_locks l on l.virtualtransaction = h.place and l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted, latest t
  order by age(l.transactionid) desc limit 1;
+
+-- name: running_seconds
+-- How long the oldest transaction of this database has been running, prepared ones included.
+select coalesce(extract(epoch from now() - least(
+           (select min(a.xact_start) from pg_stat_activity a
+             where a.datname = current_database() and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'),
+           (select min(p.prepared) from pg_prepared_xacts p where p.database = current_database()))), 0)::float8 as seconds;
+
+-- name: note_leftovers
+insert into modak.lake_leftovers (table_id, location) select %(table_id)s, unnest(%(locations)s::text[]) on conflict do nothing;
+
+-- name: due_leftovers
+select location from modak.lake_leftovers
+ where table_id = %(table_id)s and since < now() - make_interval(secs => %(seconds)s) order by location limit 10000;
+
+-- name: forget_leftovers
+delete from modak.lake_leftovers where table_id = %(table_id)s and location = any (%(locations)s::text[]);

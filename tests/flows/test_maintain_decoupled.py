@@ -1,0 +1,372 @@
+"""Maintenance of decoupled tables: fewer files, manifests and snapshots, the same rows, and nobody is in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from tests.decoupling import EVERY_TYPE, Client, House, contents, house, make
+from tests.gateway.test_decoupled_sql import ROW
+from tests.support import run_cli
+
+from modak.core.profile import Profile
+from modak.core.schedule import Limits
+from modak.core.table import Name
+from modak.embedded.postgres import Cluster
+from modak.errors import LockNotAvailable
+from modak.failpoints import armed
+from modak.jobs.maintain import MaintainOutcome
+from modak.jobs.maintain_decoupled import maintain_decoupled
+from modak.mesh import Bakery
+from modak.worker.lake_only import LakeOnly
+from modak.worker.loop import Loop
+from modak.worker.state import LoopState
+
+pytestmark = [pytest.mark.spark, pytest.mark.inline]
+
+EVENTS = Name("public", "events")
+PLAIN = [("id", "bigint"), ("v", "int"), ("note", "text")]
+EAGER = {
+    "modak.maintenance.snapshots": "1",
+    "modak.maintenance.snapshot_age": "0 seconds",
+    "modak.maintenance.manifests": "4",
+}
+
+
+@pytest.fixture(scope="module")
+def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(cluster, template, tmp_path_factory.mktemp("maintained"), f"decoupled_maintained_{os.getpid()}") as made:
+        yield made
+
+
+@pytest.fixture
+def client(world: House) -> Iterator[Client]:
+    with world.client() as connection:
+        yield connection
+        connection.execute("rollback")
+        connection.execute("select modak.drop_iceberg_table('public', t.table_name, true) from modak.decoupled t")
+        connection.execute("drop table if exists twin")
+
+
+def set_properties(world: House, **given: str) -> None:
+    with world.lake_table("public.events").transaction() as change:
+        change.set_properties(**given)
+
+
+def maintain(world: House, **given: Any) -> MaintainOutcome:
+    with world.app.decoupled_job(EVENTS, wait_seconds=10) as context:
+        assert context is not None
+        return maintain_decoupled(context, **given)
+
+
+def live_files(world: House) -> list[Any]:
+    return [task.file for task in world.lake_table("public.events").scan().plan_files()]
+
+
+def on_disk(world: House, kind: str = "data") -> set[str]:
+    folder = Path(world.lake_table("public.events").location().removeprefix("file://")) / kind
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def old(client: Client) -> None:
+    """As if the snapshots had been let go long ago."""
+    client.execute("update modak.lake_leftovers set since = since - interval '2 days'")
+
+
+def fill(client: Client, commits: int = 12, first: int = 0) -> None:
+    for number in range(first, first + commits):
+        client.execute("insert into events values (%s, %s, %s)", [number, number % 5, f"row {number}"])
+
+
+def test_files_become_few_and_the_rows_are_the_same(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 12)
+    client.execute("update events set v = -1 where id in (3, 4)")
+    client.execute("delete from events where id = 5")
+    before = contents(client, "events", "id")
+    would = maintain(world, dry_run=True)
+    assert would.dry_run
+    assert would.files_rewritten == 13
+    assert len(live_files(world)) == 13
+    done = maintain(world)
+    # A file of which the only row is deleted leaves none behind.
+    assert (done.files_rewritten, done.files_written, done.commits) == (13, 1, 1)
+    assert len(live_files(world)) == 1
+    assert contents(client, "events", "id") == before
+    assert world.lake_table("public.events").current_snapshot().summary.operation.value == "replace"
+    assert maintain(world) == MaintainOutcome()
+    # And it is a table like before.
+    client.execute("update events set v = 7 where id = 3; delete from events where id = 0; insert into events values (99, 9, 'new')")
+    assert client.execute("select count(*), sum(v) filter (where id = 3) from events").fetchone() == (11, 7)
+
+
+@pytest.mark.parametrize("partition_by", [None, ["day(moment)", "bucket(4, id)"]])
+def test_every_type_is_what_it_was(world: House, client: Client, partition_by: list[str] | None) -> None:
+    make(client, "events", EVERY_TYPE, partition_by)
+    client.execute(f"create table twin ({', '.join(f'{name} {kind}' for name, kind in EVERY_TYPE)})")  # type: ignore[arg-type]
+    set_properties(world, **{"modak.maintenance.small_files": "2"})
+    for number in range(5):
+        client.execute("insert into twin " + ROW.format(first=10 * number + 1, last=10 * number + 10))  # type: ignore[arg-type]
+        client.execute("insert into events " + ROW.format(first=10 * number + 1, last=10 * number + 10))  # type: ignore[arg-type]
+    for table in ("events", "twin"):
+        client.execute(f"delete from {table} where id % 7 = 0")  # type: ignore[arg-type]
+    done = maintain(world)
+    assert done.files_written < done.files_rewritten
+    assert contents(client, "events", "id") == contents(client, "twin", "id")
+    assert maintain(world).files_rewritten == 0
+
+
+def test_manifests_are_merged_and_snapshots_go_before_their_files(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    set_properties(world, **EAGER, **{"modak.maintenance.compact": "on"})
+    fill(client, 20)
+    files, metadata = on_disk(world), on_disk(world, "metadata")
+    # The oldest transaction of the database is younger than a minute, and the margin is one.
+    assert maintain(world).snapshots_expired == 0
+    aged(world)
+    done = maintain(world)
+    assert done.snapshots_expired >= 18
+    assert len(world.lake_table("public.events").snapshots()) == 1
+    assert done.files_removed == 0
+    assert files <= on_disk(world)
+    noted = client.execute("select count(*) from modak.lake_leftovers").fetchone()
+    assert noted is not None
+    assert noted[0] >= 20
+    old(client)
+    removed = maintain(world)
+    assert removed.files_removed == noted[0]
+    assert not files & on_disk(world)
+    assert not {name for name in metadata if name.startswith("snap-")} & on_disk(world, "metadata")
+    assert client.execute("select count(*) from modak.lake_leftovers").fetchone() == (0,)
+    assert client.execute("select count(*), count(distinct id) from events").fetchone() == (20, 20)
+    # Manifests of files that are gone go with the next commit; many of few files are merged.
+    fill(client, 5, first=20)
+    assert maintain(world).manifests_merged == 6
+    table = world.lake_table("public.events")
+    assert len(table.current_snapshot().manifests(table.io)) == 1
+    assert table.scan().to_arrow().num_rows == 25
+
+
+def aged(world: House) -> None:
+    """Every snapshot two hours older, as a clock would make them."""
+    table = world.lake_table("public.events")
+    path = Path(table.metadata_location.removeprefix("file://"))
+    text = json.loads(path.read_text())
+    for entry in (*text["snapshots"], *text["snapshot-log"], *text["metadata-log"]):
+        entry["timestamp-ms"] -= 7_200_000
+    text["last-updated-ms"] -= 7_200_000
+    older = path.with_name(path.name.replace("-", "-aged", 1))
+    older.write_text(json.dumps(text))
+    with world.client() as connection:
+        connection.execute(
+            "update modak_lake.iceberg_tables set metadata_location = %s where metadata_location = %s",
+            [f"file://{older}", table.metadata_location],
+        )
+
+
+def test_a_transaction_keeps_what_it_may_read(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    set_properties(world, **EAGER)
+    fill(client, 10)
+    with world.client(autocommit=False) as reader:
+        reader.execute("set transaction isolation level repeatable read")
+        assert reader.execute("select count(*) from events").fetchone() == (10,)
+        fill(client, 10, first=10)
+        aged(world)
+        assert maintain(world).files_rewritten == 20
+        old(client)
+        maintain(world)
+        assert reader.execute("select count(*), sum(id) from events").fetchone() == (10, 45)
+
+
+def test_what_others_wrote_meanwhile_is_not_lost(world: House, client: Client) -> None:
+    """Files that were changed while they were written anew stay as they are, and what was written for them goes."""
+    make(client, "events", PLAIN)
+    fill(client, 12)
+    changed = threading.Event()
+
+    def change() -> None:
+        with world.client() as other:
+            other.execute("update events set note = 'changed' where id = 3")
+            other.execute("insert into events values (100, 0, 'added')")
+        changed.set()
+
+    with armed("maintain_decoupled.after_files", change):
+        done = maintain(world)
+    assert changed.is_set()
+    assert (done.files_rewritten, done.commits) == (0, 0)
+    assert client.execute("select note from events where id = 3").fetchone() == ("changed",)
+    assert client.execute("select count(*) from events").fetchone() == (13,)
+    known = {file.file_path.rpartition("/")[2] for file in live_files(world)}
+    assert known == {name for name in on_disk(world) if "delete" not in name}
+    # Rows that were only added are in nobody's way.
+    with armed("maintain_decoupled.after_files", lambda: fill(client, 1, first=200)):
+        done = maintain(world)
+    assert done.commits == 1
+    assert client.execute("select count(*) from events").fetchone() == (14,)
+    assert len(live_files(world)) == 2
+
+
+def test_a_commit_in_doubt_is_not_built_upon(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 12)
+    stamp = world.lake_table("public.events").current_snapshot().summary.additional_properties["modak.commit-id"]
+    wait_for(lambda: client.execute("select count(*) from modak.lake_commits").fetchone() == (0,))
+    client.execute("insert into modak.lake_commits (commit_id, xid, changes) values (%s, pg_current_xact_id()::text, '[]')", [stamp])
+    try:
+        done = maintain(world)
+        assert done.commits == 0
+        assert "doubt" in str(done.held_by)
+        assert len(live_files(world)) == 12
+    finally:
+        client.execute("delete from modak.lake_commits")
+    assert maintain(world).commits == 1
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_it_takes_its_turn(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 12)
+    name = str(world.lake_table("public.events").metadata.table_uuid)
+    bakery = Bakery(world.dsn)
+    try:
+        with bakery.claim(name), world.app.decoupled_job(EVENTS, wait_seconds=10) as context:
+            assert context is not None
+            with pytest.raises(LockNotAvailable, match="too long"):
+                maintain_decoupled(replace(context, turn_seconds=1.0))
+    finally:
+        bakery.close()
+    assert len(live_files(world)) == 12
+    assert {file.file_path.rpartition("/")[2] for file in live_files(world)} == on_disk(world)
+    assert maintain(world).files_written == 1
+
+
+def test_writers_and_maintenance_side_by_side(world: House, client: Client) -> None:
+    """A ledger of what was acknowledged: every row is there once, with its last value."""
+    make(client, "events", PLAIN)
+    set_properties(world, **EAGER, **{"modak.maintenance.small_files": "2"})
+    stop, ledger, lock, failed = threading.Event(), dict[int, int](), threading.Lock(), list[Exception]()
+
+    def write(number: int) -> None:
+        try:
+            with world.client() as own:
+                step = 0
+                while not stop.is_set():
+                    key, value = number * 1000 + step % 40, step
+                    try:
+                        known = key in ledger
+                        if known:
+                            changed = own.execute("update events set v = %s where id = %s", [value, key]).rowcount
+                            assert changed == 1
+                        else:
+                            own.execute("insert into events values (%s, %s, 'x')", [key, value])
+                    except psycopg.errors.SerializationFailure:
+                        continue
+                    with lock:
+                        ledger[key] = value
+                    step += 1
+        except Exception as cause:  # noqa: BLE001 - told below
+            failed.append(cause)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    passes, committed, until = 0, 0, time.monotonic() + 8
+    while time.monotonic() < until:
+        committed += maintain(world).commits
+        passes += 1
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    assert committed > 0
+    rows = dict(client.execute("select id, v from events").fetchall())
+    assert client.execute("select count(*) from events").fetchone() == (len(rows),)
+    assert rows == ledger
+    assert client.execute("select count(*) from modak.kept_commits").fetchone() == (0,)
+
+
+def test_the_command_and_the_properties(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 9)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        # A dry run needs no Spark.
+        return run_cli(world.dsn, *arguments, "--dry-run", data=world.app.settings.data)
+
+    shown = run("--json", "maintain", "public.events")
+    assert shown.returncode == 0, shown.stderr
+    (line,) = json.loads(shown.stdout)
+    assert (line["table"], line["files_rewritten"], line["dry_run"]) == ("public.events", 9, True)
+    set_properties(world, **{"modak.maintenance.small_files": "nine"})
+    refused = run("maintain", "public.events")
+    assert refused.returncode != 0
+    assert "'nine' is not a whole number" in refused.stderr
+    assert run("maintain", "public.nowhere").returncode != 0
+    set_properties(world, **{"modak.maintenance.small_files": "10"})
+    assert maintain(world, dry_run=True).files_rewritten == 0
+
+
+def test_the_worker_comes_of_itself(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 9)
+    stop = threading.Event()
+    loop = Loop(world.app, stop, 0.1, Limits(maintain_seconds=0.5))
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: len(live_files(world)) == 1)
+        set_properties(world, **{"modak.maintenance.small_files": "nine"})
+        wait_for(lambda: "not a whole number" in loop.state.failures.get("public.events", ""))
+        set_properties(world, **{"modak.maintenance.small_files": "8"})
+        wait_for(lambda: not loop.state.failures)
+        set_properties(world, **{"modak.maintenance.enabled": "off"})
+        fill(client, 9, first=9)
+        time.sleep(2)
+        assert len(live_files(world)) == 10
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_attached_tables_are_somebody_elses(world: House, client: Client) -> None:
+    catalog = world.app.lake(Profile("default")).catalog
+    catalog.create_namespace_if_not_exists("public")
+    catalog.create_table("public.events", pa.schema([("id", pa.int64()), ("v", pa.int32()), ("note", pa.string())]))
+    client.execute("select modak.attach_iceberg_table('public', 'events', 'public.events')")
+    fill(client, 9)
+    only = LakeOnly(world.app, LoopState(), 5.0)
+    with world.app.connection() as connection:
+        assert only.due(connection, 0.0) == []
+    assert maintain(world).files_written == 1  # by name
+    assert client.execute("select count(*) from events").fetchone() == (9,)
+
+
+def test_when_a_table_is_due(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    only = LakeOnly(world.app, LoopState(), 3600.0)
+    with world.app.connection() as connection:
+        assert only.due(connection, 1000.0) == [EVENTS]
+        assert only.due(connection, 1100.0) == []
+        make(client, "later", PLAIN)
+        assert only.due(connection, 1161.0) == [Name("public", "later")]
+        assert only.due(connection, 1600.0) == [EVENTS]
+        assert only.due(connection, 1761.0) == [Name("public", "later")]
+        assert LakeOnly(world.app, LoopState(), None).due(connection, 0.0) == []
