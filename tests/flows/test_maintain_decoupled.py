@@ -323,6 +323,34 @@ def test_the_command_and_the_properties(world: House, client: Client) -> None:
     assert maintain(world, dry_run=True).files_rewritten == 0
 
 
+def test_the_policy_is_the_tables_own(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 1)
+
+    def run(*pairs: str) -> tuple[int, dict[str, Any], str]:
+        done = run_cli(world.dsn, "--json", "policy", "public.events", *pairs, data=world.app.settings.data)
+        return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+    set_properties(world, **{"history.expire.max-snapshot-age-ms": "60000", "write.target-file-size-bytes": str(64 << 20)})
+    _, shown, _ = run()
+    assert (shown["maintenance.snapshot_age"], shown["maintenance.target_mb"], shown["maintenance.orphan_age"]) == (60, 64, 86_400)
+    code, shown, _ = run("maintenance.snapshot_age=2 days", "maintenance.small_files=4")
+    assert (code, shown["maintenance.snapshot_age"], shown["maintenance.small_files"]) == (0, 172_800, 4)
+    assert world.lake_table("public.events").properties["modak.maintenance.small_files"] == "4"
+    code, shown, _ = run("maintenance.snapshot_age=")
+    assert (code, shown["maintenance.snapshot_age"], shown["maintenance.small_files"]) == (0, 60, 4)
+    for wrong, told in (
+        ("lag=3", "unknown policy key 'lag'"),
+        ("maintenance.speed=9", "unknown maintenance key"),
+        ("maintenance.small_files=x", "whole number"),
+    ):
+        code, _, said = run("maintenance.compact=off", wrong)
+        assert code == 1
+        assert told in said
+    assert "modak.maintenance.compact" not in world.lake_table("public.events").properties
+    assert client.execute("select count(*) from events").fetchone() == (1,)
+
+
 def test_the_worker_comes_of_itself(world: House, client: Client) -> None:
     make(client, "events", PLAIN)
     fill(client, 9)

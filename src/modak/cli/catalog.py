@@ -49,7 +49,7 @@ def add_commands(group: click.Group) -> None:
         """Show a table's policy, or change it. KEY= resets a key.
 
         Keys: lag, reclaim_lag, lake_retention, heap_retention, premake, enabled, hybrid, wal_limit, maintenance.NAME
-        (docs/guides/maintenance.md lists those)
+        (docs/guides/maintenance.md lists those). A decoupled table has maintenance.NAME only.
         """
         _policy(context, table, pairs)
 
@@ -70,18 +70,21 @@ def _status(context: Context, table: str | None) -> None:
 
 
 def _policy(context: Context, table: str, pairs: tuple[str, ...]) -> None:
-    from modak.catalog import tables
-    from modak.registration import policy
+    from modak.catalog import decoupled, profiles, tables
+    from modak.registration import lake_policy, policy
     from modak.source.relation import parse_name
 
-    wanted = dict(_pair(pair) for pair in pairs)
+    wanted, name = dict(_pair(pair) for pair in pairs), parse_name(table)
     with context.app.connection() as connection:
-        found = tables.get(connection, parse_name(table))
-        if wanted:
-            found = policy.change(connection, found, wanted)
-    shown = policy.show(found)
+        alone = decoupled.find(connection, name)
+        if alone is not None:
+            lake = context.app.lake(profiles.get(connection, alone.profile))
+            shown = lake_policy.show(lake_policy.change(lake, alone, wanted) if wanted else lake.load(alone.ref).properties)
+        else:
+            found = tables.get(connection, name)
+            shown = policy.show(policy.change(connection, found, wanted) if wanted else found)
     context.output.result(shown)
-    context.output.table(["policy", "value"], list(shown.items()), title=str(found.name))
+    context.output.table(["policy", "value"], list(shown.items()), title=str(name))
 
 
 def _pair(text: str) -> tuple[str, str]:

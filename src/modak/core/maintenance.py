@@ -94,7 +94,7 @@ class Upkeep:
 
 # A decoupled table has a snapshot for every transaction, and a commit costs more the more there are. Files stay longer than snapshots.
 _DECOUPLED = {"snapshot_age": "10 minutes", "orphan_age": "1 day"}
-_PREFIX = "modak.maintenance."
+PROPERTY = "modak.maintenance."
 
 
 def decoupled_upkeep(properties: Mapping[str, str]) -> Upkeep:
@@ -108,7 +108,7 @@ def decoupled_upkeep(properties: Mapping[str, str]) -> Upkeep:
         chosen["snapshots"] = str(max(1, min(int(least), 100_000)))
     if size is not None and size.isdecimal():
         chosen["target_mb"] = str(max(1, min(int(size) // _MEGABYTE, 2048)))
-    said = {name.removeprefix(_PREFIX): value for name, value in properties.items() if name.startswith(_PREFIX)}
+    said = {name.removeprefix(PROPERTY): value for name, value in properties.items() if name.startswith(PROPERTY)}
     return Upkeep.of(chosen | said)
 
 
