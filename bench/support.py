@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import duckdb
+import duckdb_extension_postgres_scanner
+
 from modak.app import App
 from modak.catalog.migrate import migrate
 from modak.connection import connect
@@ -29,6 +32,13 @@ def machine(options: Mapping[str, str] | None = None) -> Iterator[App]:
             yield App(load({"HOME": os.environ.get("HOME", "/")}, dsn=cluster.dsn(), data=str(Path(folder) / "data")))
         finally:
             cluster.stop("immediate")
+
+
+def attach_postgres(connection: duckdb.DuckDBPyConnection, dsn: str) -> None:
+    """The database as ``pg``, read by DuckDB itself."""
+    extension = next(Path(duckdb_extension_postgres_scanner.__file__).parent.rglob("*.duckdb_extension"))
+    connection.execute(f"load '{extension}'")
+    connection.execute(f"attach '{dsn}' as pg (type postgres, read_only)")
 
 
 def timed(call: Callable[[], object]) -> float:

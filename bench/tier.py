@@ -15,12 +15,11 @@ from pathlib import Path
 from statistics import mean
 
 import duckdb
-import duckdb_extension_postgres_scanner
 import psycopg
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.support import Memory, machine, show, timed
+from bench.support import Memory, attach_postgres, machine, show, timed
 from modak.app import App
 from modak.catalog import profiles
 from modak.core.profile import Profile
@@ -67,10 +66,8 @@ def by_tier(app: App, table: str) -> float:
 
 
 def by_duckdb(app: App, table: str, folder: str) -> float:
-    extension = next(Path(duckdb_extension_postgres_scanner.__file__).parent.rglob("*.duckdb_extension"))
     connection = duckdb.connect()
-    connection.execute(f"load '{extension}'")
-    connection.execute(f"attach '{app.dsn}' as pg (type postgres, read_only)")
+    attach_postgres(connection, app.dsn)
     return timed(lambda: connection.execute(f"copy (select * from pg.public.{table}) to '{folder}/limit.parquet' (compression zstd)"))
 
 
