@@ -9,8 +9,11 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+import psycopg
+
 from modak.catalog.migrate import SQL
 from modak.connection import Connection
+from modak.errors import DatabaseMoved
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,14 @@ class Ownership:
 
     claim: str | None
     home: Home
+
+
+def check_lake(connection: Connection) -> None:
+    """Before anything is written to the lake of a decoupled table: raises in a database that was restored or copied."""
+    try:
+        connection.execute("select modak.check_lake_owner()")
+    except psycopg.errors.ObjectNotInPrerequisiteState as cause:
+        raise DatabaseMoved(str(cause.diag.message_primary), hint=str(cause.diag.message_hint)) from cause
 
 
 def here(connection: Connection) -> Home:

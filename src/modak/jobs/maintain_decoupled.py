@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import psycopg
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from modak.catalog import migrate
+from modak.catalog import migrate, ownership
 from modak.connection import Connection
 from modak.core.decoupled import Definition
 from modak.core.maintenance import KnownSnapshot, Upkeep, decoupled_upkeep, expired, merges_manifests
-from modak.errors import ClaimCancelled, DatabaseMoved, LockNotAvailable
+from modak.errors import ClaimCancelled, LockNotAvailable
 from modak.failpoints import failpoint
 from modak.jobs.maintain import MaintainOutcome
 from modak.jobs.maintain_plan import Plan
@@ -104,7 +103,7 @@ def maintain_decoupled(context: DecoupledContext, *, dry_run: bool = False) -> M
 
 
 def _maintain(context: DecoupledContext, dry_run: bool) -> MaintainOutcome:
-    _check_owner(context.connection)
+    ownership.check_lake(context.connection)
     table = context.table()
     upkeep = decoupled_upkeep(table.properties)
     plan = Plan.of(context.snapshot(table), upkeep)
@@ -118,13 +117,6 @@ def _maintain(context: DecoupledContext, dry_run: bool) -> MaintainOutcome:
     if _is_worth_a_turn(context, upkeep):
         done = _tidy(context, upkeep, done)
     return replace(done, files_removed=_remove(context, upkeep))
-
-
-def _check_owner(connection: Connection) -> None:
-    try:
-        connection.execute("select modak.check_lake_owner()")
-    except psycopg.errors.ObjectNotInPrerequisiteState as cause:
-        raise DatabaseMoved(str(cause.diag.message_primary), hint=str(cause.diag.message_hint)) from cause
 
 
 def _would(context: DecoupledContext, table: Table, plan: Plan, upkeep: Upkeep) -> MaintainOutcome:

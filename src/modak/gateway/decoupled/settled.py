@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
+from modak.catalog import ownership
 from modak.catalog.migrate import SQL
 from modak.errors import LakeError, ModakError
 from modak.failpoints import failpoint
@@ -150,7 +151,7 @@ class Settled:
         if found:
             # A copy of a database knows the numbers of transactions that were another server's.
             with self._world.connection() as connection:
-                connection.execute("select modak.check_lake_owner()")
+                ownership.check_lake(connection)
         for intention in found:
             if intention.commit_id in self.running:
                 continue

@@ -11,6 +11,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from modak.catalog import ownership
 from modak.catalog.migrate import SQL
 from modak.core.decoupled import Definition
 from modak.lake import reachable
@@ -38,7 +39,7 @@ def sweep_next(world: World) -> int:
         if row is None:
             return 0
         # A copy of a database must not tidy up in the lake of the original.
-        connection.execute("select modak.check_lake_owner()")
+        ownership.check_lake(connection)
         if connection.execute(SQL.query("note_sweep"), row | {"seconds": _EVERY_SECONDS}).fetchone() is None:
             return 0
     return sweep(world, world.definition(row["table_id"]))

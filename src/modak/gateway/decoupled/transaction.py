@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import psycopg
-
+from modak.catalog import ownership
 from modak.catalog.migrate import SQL
-from modak.connection import Connection
 from modak.core.decoupled import Definition
-from modak.errors import ClaimCancelled, DatabaseMoved, ModakError, Retry
+from modak.errors import ClaimCancelled, ModakError, Retry
 from modak.gateway.decoupled.base import Base
 from modak.gateway.decoupled.moment import Moment
 from modak.gateway.decoupled.parcels import Parcel
@@ -127,7 +125,7 @@ class LakeTransaction:
             if self.xid is None:
                 with self.world.connection() as connection:
                     row = connection.execute(SQL.query("truncating_transaction"), {"table_id": table_id}).fetchone()
-                    _check_owner(connection)
+                    ownership.check_lake(connection)
                 if row is None:
                     raise TruncateUntold(
                         "the gateway cannot tell which transaction this TRUNCATE belongs to",
@@ -248,10 +246,3 @@ class LakeTransaction:
         pending = self.pendings.pop(table_id, None)
         if pending is not None:
             pending.close()
-
-
-def _check_owner(connection: Connection) -> None:
-    try:
-        connection.execute("select modak.check_lake_owner()")
-    except psycopg.errors.ObjectNotInPrerequisiteState as cause:
-        raise DatabaseMoved(str(cause.diag.message_primary), hint=str(cause.diag.message_hint)) from cause
