@@ -319,6 +319,9 @@ def test_the_command_and_the_properties(world: House, client: Client) -> None:
     assert refused.returncode != 0
     assert "'nine' is not a whole number" in refused.stderr
     assert run("maintain", "public.nowhere").returncode != 0
+    for option, hint in (("--orphans", "remove_orphan_files"), ("--request", "does it now")):
+        told = run_cli(world.dsn, "maintain", "public.events", option, data=world.app.settings.data)
+        assert (told.returncode, hint in told.stderr) == (1, True), told.stderr
     set_properties(world, **{"modak.maintenance.small_files": "10"})
     assert maintain(world, dry_run=True).files_rewritten == 0
 

@@ -49,6 +49,19 @@ def _every(_: Registered) -> bool:
     return True
 
 
+def _refuse_decoupled(context: Context, table: str | None, what: str, hint: str) -> None:
+    """``what`` cannot be done with the table that is named, if it is a decoupled one."""
+    from modak.catalog import decoupled
+    from modak.errors import Refused
+    from modak.source.relation import parse_name
+
+    if table is None:
+        return
+    with context.app.connection() as connection:
+        if decoupled.find(connection, parse_name(table)) is not None:
+            raise Refused(f"{table} is a decoupled table: {what}", hint=hint)
+
+
 def _decoupled(context: Context, table: str | None, *, dry_run: bool, wait: int) -> tuple[list[dict[str, Any]], ModakError | None]:
     """Of the decoupled table that is named, or of all that this database made. Nothing if it is another kind of table."""
     from modak.catalog import decoupled
@@ -78,6 +91,10 @@ def _decoupled(context: Context, table: str | None, *, dry_run: bool, wait: int)
 def _maintain(context: Context, table: str | None, *, dry_run: bool, orphans: bool, wait: int) -> None:
     from modak.jobs import maintain
 
+    if orphans:
+        hint = "files of other engines are theirs to remove, for example by Spark's remove_orphan_files"
+        _refuse_decoupled(context, table, "the gateway removes what transactions left behind, after a day", hint)
+
     def work(name: Name, job: JobContext) -> dict[str, Any]:
         return {"table": str(name), **vars(maintain.maintain(job, orphans=orphans, dry_run=dry_run))}
 
@@ -105,6 +122,7 @@ def _maintain(context: Context, table: str | None, *, dry_run: bool, orphans: bo
 def _request(context: Context, table: str | None, wait: int) -> None:
     from modak.catalog import migrate, overview, tables
 
+    _refuse_decoupled(context, table, "the worker maintains it every ten minutes", f"`modak maintain {table}` does it now")
     asked: list[tuple[str, int, datetime]] = []
     with context.app.connection() as connection:
         for name in names(context, table, _every):
