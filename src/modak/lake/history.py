@@ -1,13 +1,16 @@
 """A table's past is in its metadata, which grows with every commit; PyIceberg reads and copies all of it, several times for each.
 
-Metadata files never change under their names and what they say is frozen, so what was read or written a moment ago is kept and shared.
-With some hundred snapshots a commit takes a third of the time.
+Metadata files never change under their names and what they say is frozen, so copies are shared, and within ``remembered`` what was read
+or written a moment ago is not read again. With some hundred snapshots a commit takes a third of the time. Elsewhere every look is a look
+at the store: whether a file is there, and whether these credentials open it, is what some of them are for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 from pyiceberg.io import InputFile, OutputFile
@@ -46,11 +49,28 @@ class Recent:
                 self._snapshots -= len(self._kept.popitem(last=False)[1].snapshots)
 
 
+class _Thread(threading.local):
+    remembers = False
+
+
 _recent = Recent()
+_thread = _Thread()
 _read, _write = FromInputFile.table_metadata, ToOutputFile.table_metadata
 
 
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """Within the block this thread may answer from memory what a metadata file says."""
+    before, _thread.remembers = _thread.remembers, True
+    try:
+        yield
+    finally:
+        _thread.remembers = before
+
+
 def _read_once(input_file: InputFile, *given: Any, **named: Any) -> TableMetadata:
+    if not _thread.remembers:
+        return _read(input_file, *given, **named)
     found = _recent.get(input_file.location)
     if found is None:
         found = _read(input_file, *given, **named)
@@ -60,7 +80,8 @@ def _read_once(input_file: InputFile, *given: Any, **named: Any) -> TableMetadat
 
 def _write_and_keep(metadata: TableMetadata, output_file: OutputFile, *given: Any, **named: Any) -> None:
     _write(metadata, output_file, *given, **named)
-    _recent.put(output_file.location, metadata)
+    if _thread.remembers:
+        _recent.put(output_file.location, metadata)
 
 
 def _itself(entry: Any, _memo: dict[int, Any] | None = None) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from tests.scan_lake import ScanLake
 
 from modak.core.type_map import NATIVE
-from modak.lake.history import Recent, keep_history
+from modak.lake.history import Recent, keep_history, remembered
 
 keep_history()
 
@@ -23,6 +24,10 @@ def lake(folder: Path, commits: int) -> ScanLake:
     return made
 
 
+def look(location: str) -> TableMetadata:
+    return FromInputFile.table_metadata(PyArrowFileIO().new_input(location))
+
+
 def on_disk(location: str) -> TableMetadata:
     return TableMetadataUtil.parse_raw(Path(location.removeprefix("file://")).read_text())
 
@@ -30,15 +35,34 @@ def on_disk(location: str) -> TableMetadata:
 def test_what_is_kept_is_what_is_in_the_file(tmp_path: Path) -> None:
     made = lake(tmp_path, 5)
     for location in [made.at(), *(entry.metadata_file for entry in made.table.metadata.metadata_log)]:
-        read = FromInputFile.table_metadata(PyArrowFileIO().new_input(location))
-        assert read == on_disk(location)
-        assert read is FromInputFile.table_metadata(PyArrowFileIO().new_input(location))
+        with remembered():
+            read = look(location)
+            assert read == on_disk(location)
+            assert read is look(location)
+
+
+def test_what_is_written_is_what_is_read_back(tmp_path: Path) -> None:
+    with remembered():
+        made = lake(tmp_path, 3)
+        assert look(made.at()) == on_disk(made.at())
+
+
+def test_elsewhere_a_look_is_a_look_at_the_store(tmp_path: Path) -> None:
+    made = lake(tmp_path, 2)
+    with remembered():
+        look(made.at())
+    Path(made.at().removeprefix("file://")).unlink()
+    with pytest.raises(FileNotFoundError):
+        look(made.table.metadata_location)
+    with remembered():
+        assert look(made.table.metadata_location) == made.table.metadata
 
 
 def test_a_commit_does_not_change_what_others_hold(tmp_path: Path) -> None:
     made = lake(tmp_path, 3)
     location = made.at()
-    held = FromInputFile.table_metadata(PyArrowFileIO().new_input(location))
+    with remembered():
+        held = look(location)
     before = held.model_dump_json()
     made.append(pa.table({"id": pa.array([9], pa.int64()), "k": pa.array([9], pa.int32())}))
     made.table.maintenance.expire_snapshots().by_id(held.snapshots[0].snapshot_id).commit()

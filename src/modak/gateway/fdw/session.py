@@ -54,6 +54,7 @@ from modak.gateway.wire.messages import (
 )
 from modak.gateway.wire.packed import VALUES_MIN, Packed, PackedBind, parse_packed
 from modak.gateway.wire.rows import encode_text
+from modak.lake.history import remembered
 from modak.scan.engine import Engine
 from modak.scan.estimate import Estimate
 
@@ -369,7 +370,12 @@ class FdwSession:
         self._decoupled.close()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.lake.executor, work)
+        def run() -> T:
+            # Statement after statement looks at the same few tables.
+            with remembered():
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(self.lake.executor, run)
 
 
 def _is_write(sql: str) -> bool:
