@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,7 +22,6 @@ from modak.app import App
 from modak.catalog.migrate import migrate
 from modak.connection import connect
 from modak.embedded.postgres import Cluster
-from modak.gateway.background import running
 from modak.settings import load
 
 COLUMNS = json.dumps(
@@ -83,8 +84,22 @@ def _mesh(stack: contextlib.ExitStack, catalog: App, count: int) -> list[Node]:
     return list(made.values())
 
 
-def _gateway(app: App) -> contextlib.AbstractContextManager[object]:
-    return running(App(replace(app.settings, gateway=("127.0.0.1", 0))).gateway())
+@contextlib.contextmanager
+def _gateway(app: App) -> Iterator[None]:
+    """In a process of its own, as nodes have it: in one process they would share an interpreter."""
+    settings = app.settings
+    given = {name: value for name, value in os.environ.items() if not name.startswith("MODAK_")}
+    given |= {"MODAK_DSN": app.dsn, "MODAK_DATA": str(settings.data), "MODAK_CREDENTIALS_BENCH": f"token={_TOKEN}"}
+    if settings.catalog != "jdbc":
+        given["MODAK_CATALOG"] = settings.catalog
+    command = [sys.executable, "-m", "modak.cli.main", "gateway", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()  # it listens
+            yield
+        finally:
+            process.terminate()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ from modak.core.table import Name
 from modak.embedded.postgres import Cluster
 from modak.errors import LockNotAvailable
 from modak.failpoints import armed
+from modak.gateway.decoupled import committing
 from modak.jobs.maintain import MaintainOutcome
 from modak.jobs.maintain_decoupled import maintain_decoupled
 from modak.mesh import Bakery
@@ -155,6 +157,31 @@ def test_manifests_are_merged_and_snapshots_go_before_their_files(world: House, 
     table = world.lake_table("public.events")
     assert len(table.current_snapshot().manifests(table.io)) == 1
     assert table.scan().to_arrow().num_rows == 25
+
+
+def test_commits_merge_manifests_by_themselves(world: House, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "_MANIFESTS_MAX", 5)
+    make(client, "events", PLAIN)
+    counts = []
+    for number in range(30):
+        fill(client, 1, first=number)
+        if number % 4 == 3:
+            client.execute("update events set v = v + 100 where id = %s", [number - 1])
+        if number % 7 == 6:
+            client.execute("delete from events where id = %s", [number - 2])
+        table = world.lake_table("public.events")
+        counts.append(len(table.current_snapshot().manifests(table.io)))
+    assert max(counts) <= 8
+    assert min(counts[10:]) <= 4
+    gone, changed = {number - 2 for number in range(30) if number % 7 == 6}, {number - 1 for number in range(30) if number % 4 == 3}
+    expected = [(number, number % 5 + 100 * (number in changed)) for number in range(30) if number not in gone]
+    assert client.execute("select id, v from events order by id").fetchall() == expected
+    assert sorted(world.lake_table("public.events").scan().to_arrow().column("id").to_pylist()) == [key for key, _ in expected]
+    # Older snapshots are what they were.
+    table = world.lake_table("public.events")
+    rows = [table.scan(snapshot_id=one.snapshot_id).to_arrow().num_rows for one in table.snapshots()]
+    assert rows[-1] == len(expected)
+    assert all(abs(later - earlier) <= 1 for earlier, later in itertools.pairwise(rows))
 
 
 def aged(world: House) -> None:

@@ -27,7 +27,7 @@ from modak.core.table import Name
 from modak.embedded.postgres import Cluster
 from modak.errors import NotFound
 from modak.failpoints import armed
-from modak.gateway.decoupled import parcels, settled, taking_back
+from modak.gateway.decoupled import committing, parcels, settled, taking_back
 from modak.gateway.decoupled.settled import Journaled
 from modak.gateway.decoupled.sweeping import sweep_next
 from modak.lake import commits
@@ -49,6 +49,12 @@ def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFact
 def client(world: House) -> Iterator[Client]:
     with world.client() as made:
         yield made
+
+
+@pytest.fixture(autouse=True, params=[100, 1], ids=["", "manifests merged"])
+def _merging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that merged manifests along the way is undone like any other."""
+    monkeypatch.setattr(committing, "_MANIFESTS_MAX", request.param)
 
 
 class Peer:

@@ -32,6 +32,7 @@ from modak.errors import CommitUnknown, LakeError, Retry
 from modak.lake.calendar import use_long_calendar
 from modak.lake.failures import is_lakes, lake_failure
 from modak.lake.history import keep_history
+from modak.lake.merging import merged_entries, small_of
 
 use_long_calendar()
 keep_history()
@@ -69,15 +70,16 @@ def commit_change(
     removed: Collection[str] = (),
     restored: Sequence[ManifestEntry] = (),
     is_rewrite: bool = False,
+    merges_at: int | None = None,
 ) -> int:
     """``removed`` names data and delete files; deletes that speak of a removed data file alone go with it.
 
     ``restored`` are entries that an earlier commit removed, data and deletes. They come back with the numbers they had, so that deletes
-    concern the same files as before. ``is_rewrite``: the rows are the same as before, which readers of changes want to know. Returns the
-    snapshot's id.
+    concern the same files as before. ``is_rewrite``: the rows are the same as before, which readers of changes want to know.
+    ``merges_at``: so many small manifests become few along with it. Returns the snapshot's id.
     """
     transaction = Steady(table)
-    change = Change(transaction, stamps, deletes, frozenset(removed), restored, is_rewrite=is_rewrite)
+    change = Change(transaction, stamps, deletes, frozenset(removed), restored, is_rewrite=is_rewrite, merges_at=merges_at)
     for file in added:
         change.append_data_file(file)
     return carry_out(change, table)
@@ -160,6 +162,7 @@ class Change(_FastAppendFiles):
         restored: Sequence[ManifestEntry] = (),
         *,
         is_rewrite: bool = False,
+        merges_at: int | None = None,
     ) -> None:
         operation = Operation.APPEND
         if removed:
@@ -171,6 +174,7 @@ class Change(_FastAppendFiles):
         self._removed = removed
         self._restored = tuple(restored)
         self._is_rewrite = is_rewrite
+        self._merges_at = merges_at
 
     def commit(self) -> None:
         # Not registered for PyIceberg's retries, which would build over a stranger's commit.
@@ -201,8 +205,22 @@ class Change(_FastAppendFiles):
     def _existing_manifests(self) -> list[ManifestFile]:
         manifests = super()._existing_manifests()
         if not self._removed:
-            return manifests
+            return self._merged(manifests)
+        # What goes is written down in the manifests it was in, for whoever has to undo it: those are not merged by the same commit.
         return [self._without_removed(manifest) for manifest in manifests]
+
+    def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        small = small_of(manifests)
+        if self._merges_at is None or len(small) < self._merges_at:
+            return manifests
+        written = []
+        for like, entries in merged_entries(small, self._io):
+            with self.writer(self.spec(like.partition_spec_id), like.content) as writer:
+                for entry in entries:
+                    writer.existing(entry)
+            written.append(writer.to_manifest_file())
+        gone = {manifest.manifest_path for manifest in small}
+        return written + [manifest for manifest in manifests if manifest.manifest_path not in gone]
 
     def _without_removed(self, manifest: ManifestFile) -> ManifestFile:
         entries = manifest.fetch_manifest_entry(io=self._io, discard_deleted=True)

@@ -101,9 +101,12 @@ def change(
     removed: Collection[str] = (),
     restored: Sequence[ManifestEntry] = (),
     is_rewrite: bool = False,
+    merges_at: int | None = None,
 ) -> Commit:
     """Like ``append``, with rows deleted by position, files taken out by name, and files that were taken out before put back."""
-    made = commit_change(table, stamps, added=added, deletes=deletes, removed=removed, restored=restored, is_rewrite=is_rewrite)
+    made = commit_change(
+        table, stamps, added=added, deletes=deletes, removed=removed, restored=restored, is_rewrite=is_rewrite, merges_at=merges_at
+    )
     return made_commit(table, made)
 
 

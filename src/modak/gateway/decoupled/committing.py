@@ -31,6 +31,8 @@ log = logging.getLogger("modak.gateway")
 TICKET, NODE = "modak.ticket", "modak.node"
 # Engines that know nothing of claims may come between; each time it is looked at again.
 _ATTEMPTS = 20
+# Each commit leaves a manifest, and lists all of them: as in Iceberg's own writers, a hundred small ones become one.
+_MANIFESTS_MAX = 100
 
 
 class Conflict(ModakError):
@@ -202,7 +204,7 @@ def _commit_one(transaction: LakeTransaction, files: _Files, commit_id: str) -> 
             claim.check()
             stamps |= {TICKET: str(claim.ticket), NODE: claim.node}
         try:
-            made = commits.change(table, stamps, added=files.added, deletes=files.deletes, removed=files.removed)
+            made = commits.change(table, stamps, added=files.added, deletes=files.deletes, removed=files.removed, merges_at=_MANIFESTS_MAX)
         except LakeMoved:
             table = None
             continue
