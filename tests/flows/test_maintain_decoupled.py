@@ -24,11 +24,12 @@ from modak.core.profile import Profile
 from modak.core.schedule import Limits
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
-from modak.errors import LockNotAvailable
+from modak.errors import CommitUnknown, LockNotAvailable
 from modak.failpoints import armed
 from modak.gateway.decoupled import committing
 from modak.jobs.maintain import MaintainOutcome
 from modak.jobs.maintain_decoupled import maintain_decoupled
+from modak.lake import commits
 from modak.mesh import Bakery
 from modak.worker.lake_only import LakeOnly
 from modak.worker.loop import Loop
@@ -242,6 +243,32 @@ def test_what_others_wrote_meanwhile_is_not_lost(world: House, client: Client) -
     assert done.commits == 1
     assert client.execute("select count(*) from events").fetchone() == (14,)
     assert len(live_files(world)) == 2
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_commit_whose_answer_got_lost_keeps_its_files(
+    world: House, client: Client, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 9)
+    before, change = contents(client, "events", "id"), commits.change
+    late: list[Callable[[], Any]] = []
+
+    def lost(*given: Any, **named: Any) -> Any:
+        late.append(lambda: change(*given, **named))
+        raise CommitUnknown("nobody knows")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "change", lost)
+        with pytest.raises(CommitUnknown):
+            maintain(world)
+    assert len(on_disk(world)) == 10
+    if arrives:
+        late[0]()
+        assert len(live_files(world)) == 1
+    assert contents(client, "events", "id") == before
+    assert maintain(world).files_written == (0 if arrives else 1)
+    assert contents(client, "events", "id") == before
 
 
 def test_a_commit_in_doubt_is_not_built_upon(world: House, client: Client) -> None:

@@ -22,7 +22,7 @@ from modak.catalog import migrate, ownership
 from modak.connection import Connection
 from modak.core.decoupled import Definition
 from modak.core.maintenance import KnownSnapshot, Upkeep, decoupled_upkeep, expired, merges_manifests
-from modak.errors import ClaimCancelled, LockNotAvailable
+from modak.errors import ClaimCancelled, ClaimLost, LockNotAvailable
 from modak.failpoints import failpoint
 from modak.jobs.maintain import MaintainOutcome
 from modak.jobs.maintain_plan import Plan
@@ -157,8 +157,8 @@ def _rewrite(
     failpoint("maintain_decoupled.after_files")
     try:
         return _commit(context, plan, groups, joins, made, done)
-    except BaseException:
-        # Nobody sees them, unless the commit happened after all and only its answer got lost.
+    except (LockNotAvailable, ClaimLost):
+        # Before the commit. One that failed may arrive yet, and its files stay: if it never does, the gateway sweeps them.
         _remove_unseen(context, _files_of(made))
         raise
 

@@ -59,7 +59,9 @@ select coalesce(extract(epoch from now() - least(
            (select min(p.prepared) from pg_prepared_xacts p where p.database = current_database()))), 0)::float8 as seconds;
 
 -- name: note_leftovers
-insert into modak.lake_leftovers (table_id, location) select %(table_id)s, unnest(%(locations)s::text[]) on conflict do nothing;
+-- Again, if the snapshots stayed the last time after all: the time counts from when they really go.
+insert into modak.lake_leftovers (table_id, location) select %(table_id)s, unnest(%(locations)s::text[])
+on conflict (table_id, location) do update set since = now();
 
 -- name: due_leftovers
 select location from modak.lake_leftovers
