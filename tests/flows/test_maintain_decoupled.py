@@ -27,6 +27,7 @@ from modak.embedded.postgres import Cluster
 from modak.errors import CommitUnknown, LockNotAvailable
 from modak.failpoints import armed
 from modak.gateway.decoupled import committing
+from modak.jobs import maintain_decoupled as maintaining
 from modak.jobs.maintain import MaintainOutcome
 from modak.jobs.maintain_decoupled import maintain_decoupled
 from modak.lake import commits
@@ -185,14 +186,14 @@ def test_commits_merge_manifests_by_themselves(world: House, client: Client, mon
     assert all(abs(later - earlier) <= 1 for earlier, later in itertools.pairwise(rows))
 
 
-def aged(world: House) -> None:
-    """Every snapshot two hours older, as a clock would make them."""
+def aged(world: House, seconds: int = 7_200) -> None:
+    """Every snapshot so much older, as a clock would make them."""
     table = world.lake_table("public.events")
     path = Path(table.metadata_location.removeprefix("file://"))
     text = json.loads(path.read_text())
     for entry in (*text["snapshots"], *text["snapshot-log"], *text["metadata-log"]):
-        entry["timestamp-ms"] -= 7_200_000
-    text["last-updated-ms"] -= 7_200_000
+        entry["timestamp-ms"] -= seconds * 1000
+    text["last-updated-ms"] -= seconds * 1000
     older = path.with_name(path.name.replace("-", "-aged", 1))
     older.write_text(json.dumps(text))
     with world.client() as connection:
@@ -200,6 +201,22 @@ def aged(world: House) -> None:
             "update modak_lake.iceberg_tables set metadata_location = %s where metadata_location = %s",
             [f"file://{older}", table.metadata_location],
         )
+
+
+def test_of_very_many_snapshots_the_newest_stay(world: House, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintaining, "SNAPSHOTS_MAX", 4)
+    make(client, "events", PLAIN)
+    set_properties(world, **{"modak.maintenance.snapshots": "2", "modak.maintenance.compact": "off"})
+    fill(client, 9)
+    aged(world, seconds=120)
+    # Younger than ten minutes, older than any transaction.
+    assert maintain(world).snapshots_expired == 5
+    assert len(world.lake_table("public.events").snapshots()) == 4
+    set_properties(world, **{"history.expire.max-snapshot-age-ms": "3600000"})
+    fill(client, 4, first=9)
+    aged(world, seconds=120)
+    assert maintain(world).snapshots_expired == 0
+    assert client.execute("select count(*) from events").fetchone() == (13,)
 
 
 def test_a_transaction_keeps_what_it_may_read(world: House, client: Client) -> None:

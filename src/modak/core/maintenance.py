@@ -97,10 +97,18 @@ _DECOUPLED = {"snapshot_age": "10 minutes", "orphan_age": "1 day"}
 PROPERTY = "modak.maintenance."
 
 
+_AGE = "history.expire.max-snapshot-age-ms"
+
+
+def says_age(properties: Mapping[str, str]) -> bool:
+    """Whether somebody wants snapshots to be kept for a certain time."""
+    return _AGE in properties or PROPERTY + "snapshot_age" in properties
+
+
 def decoupled_upkeep(properties: Mapping[str, str]) -> Upkeep:
     """The policy of a decoupled table, whose properties are Iceberg's: what other engines set there holds as well."""
     chosen: dict[str, Any] = dict(_DECOUPLED)
-    age, least = properties.get("history.expire.max-snapshot-age-ms"), properties.get("history.expire.min-snapshots-to-keep")
+    age, least = properties.get(_AGE), properties.get("history.expire.min-snapshots-to-keep")
     size = properties.get("write.target-file-size-bytes")
     if age is not None and age.isdecimal():
         chosen["snapshot_age"] = f"{int(age) // 1000} seconds"

@@ -21,7 +21,7 @@ from pyiceberg.transforms import IdentityTransform
 from modak.catalog import migrate, ownership
 from modak.connection import Connection
 from modak.core.decoupled import Definition
-from modak.core.maintenance import KnownSnapshot, Upkeep, decoupled_upkeep, expired, merges_manifests
+from modak.core.maintenance import KnownSnapshot, Upkeep, decoupled_upkeep, expired, merges_manifests, says_age
 from modak.errors import ClaimCancelled, ClaimLost, LockNotAvailable
 from modak.failpoints import failpoint
 from modak.jobs.maintain import MaintainOutcome
@@ -52,6 +52,8 @@ _IN_DOUBT = "a commit that is in doubt: its gateway asks Postgres what became of
 _UNSEEN = "sessions that this role cannot see: grant it pg_read_all_stats"
 # Engines that take no turns may come between.
 _ATTEMPTS = 5
+# So many stay in the metadata, unless the table says how old they may become.
+SNAPSHOTS_MAX = 1_000
 # Beyond the oldest transaction: it read the lake a moment after it began.
 _MARGIN_SECONDS = 60
 
@@ -301,8 +303,12 @@ def _due(context: DecoupledContext, table: Table, upkeep: Upkeep) -> tuple[list[
         KnownSnapshot(one.snapshot_id, one.sequence_number or 0, now - until, one.snapshot_id in named)
         for one, until in zip(line, replaced_at, strict=True)
     ]
-    newest = line[-1].sequence_number or 0
-    found = expired(known, newest, replace(upkeep, snapshot_age=max(upkeep.snapshot_age, int(running + _MARGIN_SECONDS))))
+    newest, safe = line[-1].sequence_number or 0, int(running + _MARGIN_SECONDS)
+    found = expired(known, newest, replace(upkeep, snapshot_age=max(upkeep.snapshot_age, safe)))
+    if not says_age(table.properties):
+        # Thousands of commits in ten minutes would make each of them slow; the files of their snapshots stay as long as any.
+        many = replace(upkeep, snapshots=max(upkeep.snapshots, SNAPSHOTS_MAX), snapshot_age=safe)
+        found = list(dict.fromkeys([*found, *expired(known, newest, many)]))
     held = expired(known, newest, upkeep)
     return found, f"a transaction of {running:,.0f} seconds" if len(held) > len(found) and running > upkeep.snapshot_age else None
 

@@ -48,7 +48,7 @@ class LakeOnly:
 
     def maintain(self, name: Name) -> None:
         """One pass, in a thread of its own; a failure is this table's alone."""
-        from modak.jobs.maintain_decoupled import maintain_decoupled
+        from modak.jobs.maintain_decoupled import SNAPSHOTS_MAX, maintain_decoupled
 
         began = time.monotonic()
         try:
@@ -66,6 +66,8 @@ class LakeOnly:
             self.state.fails(str(name), f"{JOB}: {cause}")
             return
         self.state.fails(str(name), None)
+        if done.snapshots_expired >= SNAPSHOTS_MAX and name in self._next:
+            self._next[name] = min(self._next[name], time.monotonic() + _LIST_SECONDS)
         if done.commits or done.snapshots_expired or done.files_removed:
             log.info(
                 "%s of %s: %s files became %s, %s snapshots and %s files went, %.1f s",
