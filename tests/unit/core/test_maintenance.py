@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from modak.core.maintenance import KnownSnapshot, LakeFile, Upkeep, batches, expired, joins, meanings, merges_manifests, rewrites, warnings
+from modak.core.maintenance import (
+    KnownSnapshot,
+    LakeFile,
+    Upkeep,
+    batches,
+    decoupled_upkeep,
+    expired,
+    joins,
+    meanings,
+    merges_manifests,
+    rewrites,
+    says_age,
+    warnings,
+)
 from modak.errors import UsageError
 
 MB = 1024 * 1024
@@ -120,3 +133,27 @@ def test_warnings_say_what_slows_readers_down() -> None:
         "500 manifests have to be read before a query begins",
         "2000 snapshots are kept",
     ]
+
+
+def test_a_decoupled_tables_policy_is_in_its_properties() -> None:
+    plain = decoupled_upkeep({})
+    assert (plain.snapshot_age, plain.orphan_age, plain.small_files) == (600, 86_400, Upkeep().small_files)
+    told = decoupled_upkeep(
+        {
+            "history.expire.max-snapshot-age-ms": "3600000",
+            "history.expire.min-snapshots-to-keep": "3",
+            "write.target-file-size-bytes": str(512 << 20),
+            "modak.mode": "decoupled",
+        }
+    )
+    assert (told.snapshot_age, told.snapshots, told.target_mb) == (3600, 3, 512)
+    # Ours go before Iceberg's, and what Iceberg's say beyond what we can do is as much as we can.
+    own = decoupled_upkeep({"history.expire.max-snapshot-age-ms": "3600000", "modak.maintenance.snapshot_age": "2 days"})
+    assert own.snapshot_age == 172_800
+    assert decoupled_upkeep({"write.target-file-size-bytes": "99999999999999"}).target_mb == 2048
+    assert decoupled_upkeep({"history.expire.max-snapshot-age-ms": "forever"}).snapshot_age == 600
+    with pytest.raises(UsageError, match="unknown maintenance key"):
+        decoupled_upkeep({"modak.maintenance.speed": "9"})
+    assert not says_age({})
+    assert says_age({"history.expire.max-snapshot-age-ms": "1"})
+    assert says_age({"modak.maintenance.snapshot_age": "1 day"})
