@@ -234,8 +234,9 @@ def test_a_transaction_keeps_what_it_may_read(world: House, client: Client) -> N
         assert reader.execute("select count(*), sum(id) from events").fetchone() == (10, 45)
 
 
-def test_what_others_wrote_meanwhile_is_not_lost(world: House, client: Client) -> None:
+def test_what_others_wrote_meanwhile_is_not_lost(world: House, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that were changed while they were written anew stay as they are, and what was written for them goes."""
+    monkeypatch.setattr(maintaining, "_TURN_FILES", 0)
     make(client, "events", PLAIN)
     fill(client, 12)
     changed = threading.Event()
@@ -260,6 +261,30 @@ def test_what_others_wrote_meanwhile_is_not_lost(world: House, client: Client) -
     assert done.commits == 1
     assert client.execute("select count(*) from events").fetchone() == (14,)
     assert len(live_files(world)) == 2
+
+
+def test_what_is_changed_all_the_time_is_written_while_writers_wait(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 12)
+    client.execute("delete from events where id in (1, 2)")
+
+    def change() -> None:
+        with world.client() as other:
+            other.execute("update events set v = v + 1000 where id = 3")
+
+    def die() -> None:
+        raise RuntimeError("killed")
+
+    with armed("maintain_decoupled.after_files", change), armed("maintain_decoupled.in_turn", die), pytest.raises(RuntimeError):
+        maintain(world)
+    # Two files without rows were nobody's, and went; the others stay, and the turn is free.
+    assert len(live_files(world)) == 11
+    assert client.execute("select v from events where id = 3").fetchone() == (1003,)
+    with armed("maintain_decoupled.after_files", change):
+        done = maintain(world)
+    assert done.files_written == 1
+    assert len(live_files(world)) == 1
+    assert client.execute("select count(*), max(v) from events").fetchone() == (10, 2003)
 
 
 @pytest.mark.parametrize("arrives", [True, False])

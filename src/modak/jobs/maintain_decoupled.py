@@ -52,6 +52,9 @@ _IN_DOUBT = "a commit that is in doubt: its gateway asks Postgres what became of
 _UNSEEN = "sessions that this role cannot see: grant it pg_read_all_stats"
 # Engines that take no turns may come between.
 _ATTEMPTS = 5
+# What is written anew while the writers wait.
+_TURN_FILES = 500
+_TURN_BYTES = 32 * 1024 * 1024
 # So many stay in the metadata, unless the table says how old they may become.
 SNAPSHOTS_MAX = 1_000
 # Beyond the oldest transaction: it read the lake a moment after it began.
@@ -108,7 +111,7 @@ def _maintain(context: DecoupledContext, dry_run: bool) -> MaintainOutcome:
     ownership.check_lake(context.connection)
     table = context.table()
     upkeep = decoupled_upkeep(table.properties)
-    plan = Plan.of(context.snapshot(table), upkeep)
+    plan = _plan(context, table, upkeep)
     if dry_run:
         return _would(context, table, plan, upkeep)
     done = MaintainOutcome()
@@ -116,9 +119,19 @@ def _maintain(context: DecoupledContext, dry_run: bool) -> MaintainOutcome:
         done = _rewrite(context, plan, upkeep, groups, (), done)
     if plan.joins:
         done = _rewrite(context, plan, upkeep, [], plan.joins, done)
+    if done.held_by is None and done.files_rewritten < sum(map(len, plan.groups)):
+        done = _rewrite_in_turn(context, upkeep, done)
     if _is_worth_a_turn(context, upkeep):
         done = _tidy(context, upkeep, done)
     return replace(done, files_removed=_remove(context, upkeep))
+
+
+def _plan(context: DecoupledContext, table: Table, upkeep: Upkeep) -> Plan:
+    """Files of which every row seems to be deleted stand in groups of their own: nobody changes them, whatever becomes of the others."""
+    plan = Plan.of(context.snapshot(table), upkeep)
+    spent = {file.name for file in plan.lake_files if file.deleted_rows >= file.rows}
+    parted = [tuple(path for path in group if (path in spent) is is_spent) for group in plan.groups for is_spent in (True, False)]
+    return replace(plan, groups=tuple(group for group in parted if group))
 
 
 def _would(context: DecoupledContext, table: Table, plan: Plan, upkeep: Upkeep) -> MaintainOutcome:
@@ -135,16 +148,12 @@ def _would(context: DecoupledContext, table: Table, plan: Plan, upkeep: Upkeep) 
     )
 
 
-def _rewrite(
-    context: DecoupledContext, plan: Plan, upkeep: Upkeep, groups: Sequence[tuple[str, ...]], joins: Sequence[str], done: MaintainOutcome
-) -> MaintainOutcome:
-    """One commit. What changed while it was being written is left as it is, and the files for it go again."""
-    op_id, table = uuid.uuid4().hex, context.table()
-    target = Target(table.metadata.model_dump_json(), io_properties(context.lake.storage), tier_key="", primary_key=(), layout="none")
-    task = RewriteTask(
+def _task(context: DecoupledContext, plan: Plan, upkeep: Upkeep, groups: Sequence[tuple[str, ...]], joins: Sequence[str]) -> RewriteTask:
+    table = context.table()
+    return RewriteTask(
         dsn="",
-        op_id=op_id,
-        target=target,
+        op_id=uuid.uuid4().hex,
+        target=Target(table.metadata.model_dump_json(), io_properties(context.lake.storage), tier_key="", primary_key=(), layout="none"),
         storage=context.lake.storage,
         size_max=upkeep.target_bytes,
         rewrites=tuple(replace(plan.snapshot, files=tuple(plan.files[path] for path in group)) for group in groups),
@@ -152,21 +161,59 @@ def _rewrite(
         order=_order(table),
         reports=False,
     )
+
+
+def _rewrite(
+    context: DecoupledContext, plan: Plan, upkeep: Upkeep, groups: Sequence[tuple[str, ...]], joins: Sequence[str], done: MaintainOutcome
+) -> MaintainOutcome:
+    """One commit. What changed while it was being written is left as it is, and the files for it go again."""
+    task = _task(context, plan, upkeep, groups, joins)
     size = plan.bytes_of([path for group in groups for path in group])
     job = Spread(context.spark, task.run, task.count, "maintenance")
     with context.progress.task(f"Writing {size / 1024**2:,.0f} MB anew"):
         made = job.result()
     failpoint("maintain_decoupled.after_files")
     try:
-        return _commit(context, plan, groups, joins, made, done)
+        with context.turn(context.table()) as claim:
+            return _commit(context, claim, plan, groups, joins, made, done)
     except (LockNotAvailable, ClaimLost):
         # Before the commit. One that failed may arrive yet, and its files stay: if it never does, the gateway sweeps them.
         _remove_unseen(context, _files_of(made))
         raise
 
 
+def _rewrite_in_turn(context: DecoupledContext, upkeep: Upkeep, done: MaintainOutcome) -> MaintainOutcome:
+    """What writers change faster than it is written anew is written while they wait: as much of it as is done in a moment."""
+    with context.turn(context.table()) as claim:
+        plan = _plan(context, context.table(), upkeep)
+        groups = _little(plan)
+        if not groups or _doubt(context, context.table()) is not None:
+            return done
+        task = _task(context, plan, upkeep, groups, ())
+        made = [task.run(number) for number in range(task.count)]
+        failpoint("maintain_decoupled.in_turn")
+        return _commit(context, claim, plan, groups, (), made, done)
+
+
+def _little(plan: Plan) -> list[tuple[str, ...]]:
+    files, size = _TURN_FILES, _TURN_BYTES
+    found = []
+    for group in plan.groups:
+        taken = []
+        for path in group:
+            if not files or plan.files[path].bytes > size:
+                break
+            taken.append(path)
+            files, size = files - 1, size - plan.files[path].bytes
+        # A part of a group that is one file would only be copied.
+        if len(taken) > 1 or tuple(taken) == group:
+            found.append(tuple(taken))
+    return found
+
+
 def _commit(
     context: DecoupledContext,
+    claim: Claim,
     plan: Plan,
     groups: Sequence[tuple[str, ...]],
     joins: Sequence[str],
@@ -175,41 +222,40 @@ def _commit(
 ) -> MaintainOutcome:
     parts = [*groups, *(tuple(file.path for file in part) for part in plan.join_parts(joins))]
     doubt = None
-    with context.turn(context.table()) as claim:
-        for _ in range(_ATTEMPTS):
-            table = context.table()
-            doubt = _doubt(context, table)
-            if doubt is not None:
-                break
-            sound = _sound(plan, context.snapshot(table), parts)
-            rewritten = [path for place, group in enumerate(groups) if sound[place] for path in group]
-            joined = [path for place, part in enumerate(parts) if place >= len(groups) and sound[place] for path in part]
-            kept = [one for place, one in enumerate(made) if sound[place]]
-            if not kept:
-                break
-            claim.check()
-            try:
-                commit = commits.change(
-                    table,
-                    _stamps(claim),
-                    added=[file for one in kept for file in one.data],
-                    deletes=[written for one in kept for written in one.deletes],
-                    removed=[plan.files[path].location for path in rewritten] + plan.useless(set(rewritten), joined),
-                    is_rewrite=True,
-                )
-            except LakeMoved:
-                continue
-            failpoint("maintain_decoupled.after_commit")
-            _remove_unseen(context, _files_of([one for place, one in enumerate(made) if not sound[place]]))
-            return replace(
-                done,
-                files_rewritten=done.files_rewritten + len(rewritten),
-                files_written=done.files_written + sum(len(one.data) for one in kept),
-                bytes_rewritten=done.bytes_rewritten + plan.bytes_of(rewritten),
-                deletes_joined=done.deletes_joined + sum(len(plan.files[path].deletes) for path in joined),
-                commits=done.commits + 1,
-                snapshot=commit.sequence_number,
+    for _ in range(_ATTEMPTS):
+        table = context.table()
+        doubt = _doubt(context, table)
+        if doubt is not None:
+            break
+        sound = _sound(plan, context.snapshot(table), parts)
+        rewritten = [path for place, group in enumerate(groups) if sound[place] for path in group]
+        joined = [path for place, part in enumerate(parts) if place >= len(groups) and sound[place] for path in part]
+        kept = [one for place, one in enumerate(made) if sound[place]]
+        if not kept:
+            break
+        claim.check()
+        try:
+            commit = commits.change(
+                table,
+                _stamps(claim),
+                added=[file for one in kept for file in one.data],
+                deletes=[written for one in kept for written in one.deletes],
+                removed=[plan.files[path].location for path in rewritten] + plan.useless(set(rewritten), joined),
+                is_rewrite=True,
             )
+        except LakeMoved:
+            continue
+        failpoint("maintain_decoupled.after_commit")
+        _remove_unseen(context, _files_of([one for place, one in enumerate(made) if not sound[place]]))
+        return replace(
+            done,
+            files_rewritten=done.files_rewritten + len(rewritten),
+            files_written=done.files_written + sum(len(one.data) for one in kept),
+            bytes_rewritten=done.bytes_rewritten + plan.bytes_of(rewritten),
+            deletes_joined=done.deletes_joined + sum(len(plan.files[path].deletes) for path in joined),
+            commits=done.commits + 1,
+            snapshot=commit.sequence_number,
+        )
     _remove_unseen(context, _files_of(made))
     return replace(done, held_by=doubt)
 
