@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.deaths import killed_worker
 from tests.decoupling import Client, House, contents, house, make
-from tests.flows.test_maintain_decoupled import EAGER, PLAIN, aged, fill, live_files, maintain, old, on_disk, set_properties
+from tests.lake_upkeep import EAGER, PLAIN, aged, fill, live_files, maintain, old, on_disk, set_properties
 
 from modak.catalog import decoupled
 from modak.embedded.postgres import Cluster

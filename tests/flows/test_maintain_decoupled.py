@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 import pytest
 from tests.decoupling import EVERY_TYPE, Client, House, contents, house, make
 from tests.gateway.test_decoupled_sql import ROW
-from tests.support import run_cli
+from tests.lake_upkeep import EAGER, EVENTS, PLAIN, aged, fill, live_files, maintain, old, on_disk, set_properties, wait_for
 
-from modak.core.profile import Profile
-from modak.core.schedule import Limits
-from modak.core.table import Name
 from modak.embedded.postgres import Cluster
 from modak.errors import CommitUnknown, LockNotAvailable
 from modak.failpoints import armed
@@ -32,19 +25,8 @@ from modak.jobs.maintain import MaintainOutcome
 from modak.jobs.maintain_decoupled import maintain_decoupled
 from modak.lake import commits
 from modak.mesh import Bakery
-from modak.worker.lake_only import LakeOnly
-from modak.worker.loop import Loop
-from modak.worker.state import LoopState
 
 pytestmark = [pytest.mark.spark, pytest.mark.inline]
-
-EVENTS = Name("public", "events")
-PLAIN = [("id", "bigint"), ("v", "int"), ("note", "text")]
-EAGER = {
-    "modak.maintenance.snapshots": "1",
-    "modak.maintenance.snapshot_age": "0 seconds",
-    "modak.maintenance.manifests": "4",
-}
 
 
 @pytest.fixture(scope="module")
@@ -60,36 +42,6 @@ def client(world: House) -> Iterator[Client]:
         connection.execute("rollback")
         connection.execute("select modak.drop_iceberg_table('public', t.table_name, true) from modak.decoupled t")
         connection.execute("drop table if exists twin")
-
-
-def set_properties(world: House, **given: str) -> None:
-    with world.lake_table("public.events").transaction() as change:
-        change.set_properties(**given)
-
-
-def maintain(world: House, **given: Any) -> MaintainOutcome:
-    with world.app.decoupled_job(EVENTS, wait_seconds=10) as context:
-        assert context is not None
-        return maintain_decoupled(context, **given)
-
-
-def live_files(world: House) -> list[Any]:
-    return [task.file for task in world.lake_table("public.events").scan().plan_files()]
-
-
-def on_disk(world: House, kind: str = "data") -> set[str]:
-    folder = Path(world.lake_table("public.events").location().removeprefix("file://")) / kind
-    return {path.name for path in folder.rglob("*") if path.is_file()}
-
-
-def old(client: Client) -> None:
-    """As if the snapshots had been let go long ago."""
-    client.execute("update modak.lake_leftovers set since = since - interval '2 days'")
-
-
-def fill(client: Client, commits: int = 12, first: int = 0) -> None:
-    for number in range(first, first + commits):
-        client.execute("insert into events values (%s, %s, %s)", [number, number % 5, f"row {number}"])
 
 
 def test_files_become_few_and_the_rows_are_the_same(world: House, client: Client) -> None:
@@ -184,23 +136,6 @@ def test_commits_merge_manifests_by_themselves(world: House, client: Client, mon
     rows = [table.scan(snapshot_id=one.snapshot_id).to_arrow().num_rows for one in table.snapshots()]
     assert rows[-1] == len(expected)
     assert all(abs(later - earlier) <= 1 for earlier, later in itertools.pairwise(rows))
-
-
-def aged(world: House, seconds: int = 7_200) -> None:
-    """Every snapshot so much older, as a clock would make them."""
-    table = world.lake_table("public.events")
-    path = Path(table.metadata_location.removeprefix("file://"))
-    text = json.loads(path.read_text())
-    for entry in (*text["snapshots"], *text["snapshot-log"], *text["metadata-log"]):
-        entry["timestamp-ms"] -= seconds * 1000
-    text["last-updated-ms"] -= seconds * 1000
-    older = path.with_name(path.name.replace("-", "-aged", 1))
-    older.write_text(json.dumps(text))
-    with world.client() as connection:
-        connection.execute(
-            "update modak_lake.iceberg_tables set metadata_location = %s where metadata_location = %s",
-            [f"file://{older}", table.metadata_location],
-        )
 
 
 def test_of_very_many_snapshots_the_newest_stay(world: House, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,13 +264,6 @@ def test_a_commit_in_doubt_is_not_built_upon(world: House, client: Client) -> No
     assert maintain(world).commits == 1
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 def test_it_takes_its_turn(world: House, client: Client) -> None:
     make(client, "events", PLAIN)
     fill(client, 12)
@@ -396,104 +324,3 @@ def test_writers_and_maintenance_side_by_side(world: House, client: Client) -> N
     assert client.execute("select count(*) from events").fetchone() == (len(rows),)
     assert rows == ledger
     assert client.execute("select count(*) from modak.kept_commits").fetchone() == (0,)
-
-
-def test_the_command_and_the_properties(world: House, client: Client) -> None:
-    make(client, "events", PLAIN)
-    fill(client, 9)
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        # A dry run needs no Spark.
-        return run_cli(world.dsn, *arguments, "--dry-run", data=world.app.settings.data)
-
-    shown = run("--json", "maintain", "public.events")
-    assert shown.returncode == 0, shown.stderr
-    (line,) = json.loads(shown.stdout)
-    assert (line["table"], line["files_rewritten"], line["dry_run"]) == ("public.events", 9, True)
-    set_properties(world, **{"modak.maintenance.small_files": "nine"})
-    refused = run("maintain", "public.events")
-    assert refused.returncode != 0
-    assert "'nine' is not a whole number" in refused.stderr
-    assert run("maintain", "public.nowhere").returncode != 0
-    for option, hint in (("--orphans", "remove_orphan_files"), ("--request", "does it now")):
-        told = run_cli(world.dsn, "maintain", "public.events", option, data=world.app.settings.data)
-        assert (told.returncode, hint in told.stderr) == (1, True), told.stderr
-    set_properties(world, **{"modak.maintenance.small_files": "10"})
-    assert maintain(world, dry_run=True).files_rewritten == 0
-
-
-def test_the_policy_is_the_tables_own(world: House, client: Client) -> None:
-    make(client, "events", PLAIN)
-    fill(client, 1)
-
-    def run(*pairs: str) -> tuple[int, dict[str, Any], str]:
-        done = run_cli(world.dsn, "--json", "policy", "public.events", *pairs, data=world.app.settings.data)
-        return done.returncode, json.loads(done.stdout or "{}"), done.stderr
-
-    set_properties(world, **{"history.expire.max-snapshot-age-ms": "60000", "write.target-file-size-bytes": str(64 << 20)})
-    _, shown, _ = run()
-    assert (shown["maintenance.snapshot_age"], shown["maintenance.target_mb"], shown["maintenance.orphan_age"]) == (60, 64, 86_400)
-    code, shown, _ = run("maintenance.snapshot_age=2 days", "maintenance.small_files=4")
-    assert (code, shown["maintenance.snapshot_age"], shown["maintenance.small_files"]) == (0, 172_800, 4)
-    assert world.lake_table("public.events").properties["modak.maintenance.small_files"] == "4"
-    code, shown, _ = run("maintenance.snapshot_age=")
-    assert (code, shown["maintenance.snapshot_age"], shown["maintenance.small_files"]) == (0, 60, 4)
-    for wrong, told in (
-        ("lag=3", "unknown policy key 'lag'"),
-        ("maintenance.speed=9", "unknown maintenance key"),
-        ("maintenance.small_files=x", "whole number"),
-    ):
-        code, _, said = run("maintenance.compact=off", wrong)
-        assert code == 1
-        assert told in said
-    assert "modak.maintenance.compact" not in world.lake_table("public.events").properties
-    assert client.execute("select count(*) from events").fetchone() == (1,)
-
-
-def test_the_worker_comes_of_itself(world: House, client: Client) -> None:
-    make(client, "events", PLAIN)
-    fill(client, 9)
-    stop = threading.Event()
-    loop = Loop(world.app, stop, 0.1, Limits(maintain_seconds=0.5))
-    thread = threading.Thread(target=loop.run, daemon=True)
-    thread.start()
-    try:
-        wait_for(lambda: len(live_files(world)) == 1)
-        set_properties(world, **{"modak.maintenance.small_files": "nine"})
-        wait_for(lambda: "not a whole number" in loop.state.failures.get("public.events", ""))
-        set_properties(world, **{"modak.maintenance.small_files": "8"})
-        wait_for(lambda: not loop.state.failures)
-        set_properties(world, **{"modak.maintenance.enabled": "off"})
-        fill(client, 9, first=9)
-        time.sleep(2)
-        assert len(live_files(world)) == 10
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not thread.is_alive()
-
-
-def test_attached_tables_are_somebody_elses(world: House, client: Client) -> None:
-    catalog = world.app.lake(Profile("default")).catalog
-    catalog.create_namespace_if_not_exists("public")
-    catalog.create_table("public.events", pa.schema([("id", pa.int64()), ("v", pa.int32()), ("note", pa.string())]))
-    client.execute("select modak.attach_iceberg_table('public', 'events', 'public.events')")
-    fill(client, 9)
-    only = LakeOnly(world.app, LoopState(), 5.0)
-    with world.app.connection() as connection:
-        assert only.due(connection, 0.0) == []
-    assert maintain(world).files_written == 1  # by name
-    assert client.execute("select count(*) from events").fetchone() == (9,)
-
-
-def test_when_a_table_is_due(world: House, client: Client) -> None:
-    make(client, "events", PLAIN)
-    only = LakeOnly(world.app, LoopState(), 3600.0)
-    with world.app.connection() as connection:
-        assert only.due(connection, 1000.0) == [EVENTS]
-        assert only.due(connection, 1100.0) == []
-        make(client, "later", PLAIN)
-        assert only.due(connection, 1161.0) == [Name("public", "later")]
-        assert only.due(connection, 1600.0) == [EVENTS]
-        assert only.due(connection, 1761.0) == [Name("public", "later")]
-        assert LakeOnly(world.app, LoopState(), None).due(connection, 0.0) == []
