@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg
 import pytest
 from tests import events, seam
@@ -16,10 +18,12 @@ from modak.connection import Connection
 from modak.core.profile import Profile
 from modak.core.registration import Options
 from modak.core.table import Name
+from modak.jobs import compare
 from modak.jobs import fold as folding
 from modak.jobs import tier as tiering
 from modak.jobs.compare import Comparison
-from modak.jobs.verify import Verified, verify
+from modak.jobs.differences import Difference
+from modak.jobs.verify import Verified, _Mending, verify
 from modak.registration.register import register
 
 pytestmark = pytest.mark.spark
@@ -119,6 +123,64 @@ def test_many_differences_are_bisected(app: App, connection: Connection) -> None
     tier(app, upto=100)
     tamper(connection, "update public.p0 set val = 'x' where id in (1234, 34567, 60001)")
     assert sorted(difference.key for difference in run(app).differences) == ["1234", "34567", "60001"]
+
+
+def test_very_many_rows_of_one_tier_key_are_cut_by_their_own_keys(
+    app: App, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day of millions of rows cannot be cut by the tier key, and is not held in memory either."""
+    monkeypatch.setattr(compare, "ROWS_MAX", 500)
+    events.create(connection)
+    connection.execute("insert into public.events select n, 50, 'v' || n from generate_series(1000, 6999) n")
+    put_under_modak(app, connection)
+    tier(app, upto=100)
+    tamper(connection, "update public.p0 set val = 'x' where id in (1234, 3456, 6001)")
+    looked: list[int] = []
+    collect = Comparison._images
+
+    def images(self: Comparison, session: Connection, lake: object, parts: object, keys: list[str], theirs: dict[str, int]) -> object:
+        looked.append(len(theirs))
+        return collect(self, session, lake, parts, keys, theirs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Comparison, "_images", images)
+    assert sorted(difference.key for difference in run(app).differences) == ["1234", "3456", "6001"]
+    assert looked
+    assert max(looked) < 500
+
+
+def test_however_many_differences_there_are_all_are_repaired(app: App, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "IMAGES_MAX", 64)
+    events.create(connection)
+    connection.execute("insert into public.events select n, n % 100, 'v' || n from generate_series(1000, 1999) n")
+    put_under_modak(app, connection)
+    tier(app, upto=100)
+    connection.execute("update public.events_hot set val = 'corrected' where id > 1900")
+    tamper(connection, "update public.p0 set val = 'x' where id % 2 = 0; delete from public.p0 where id % 10 = 1 and id <= 1900; "
+                       "insert into public.p0 select n, 7, 'new' from generate_series(3000, 3199) n")  # fmt: skip
+    assert run(app).truncated
+    found = run(app, repair=True)
+    assert (found.truncated, len(found.differences)) == (True, 100)
+    assert found.repaired > 700
+    assert run(app).differences == ()
+    now = {str(row["id"]): (row["id"], row["event_time"], row["val"]) for row in connection.execute("select * from public.events_hot")}
+    assert seam.read(app, EVENTS) == now
+
+
+def test_a_row_that_comes_back_during_a_repair_is_not_hidden(
+    tiered: App, connection: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison found it in the lake alone; by the time it is mended the heap has it, and the delta says what it is."""
+    tamper(connection, "delete from public.p0 where id = 2")
+    mend = _Mending.mend
+
+    def then_mend(self: _Mending, differences: Sequence[Difference]) -> None:
+        with psycopg.connect(dsn, autocommit=True) as writer:
+            writer.execute("insert into public.events_hot values (2, 20, 'again')")
+        mend(self, differences)
+
+    monkeypatch.setattr(_Mending, "mend", then_mend)
+    run(tiered, repair=True)
+    assert seam.read(tiered, EVENTS)["2"] == (2, 20, "again")
 
 
 def test_a_late_row_of_a_region_without_that_period(app: App, connection: Connection, gateway: RunningGateway) -> None:

@@ -1,12 +1,13 @@
 """Compare the heap with the corrected lake, range by range, at one snapshot of both.
 
 Sums of row digests per bucket of tier keys are computed where the rows are; only buckets that differ are looked at row by row, and those
-are cut smaller until they fit. Rows that the delta corrects are compared with their correction, inside Postgres.
+are cut smaller until they fit, by a digest of the key where many rows share a tier key. Rows that the delta corrects are compared with
+their correction, inside Postgres.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from modak.core import bounds, digest
 from modak.core.lake_table import LakeColumn
 from modak.core.table import Name
 from modak.jobs.context import JobContext
+from modak.jobs.differences import DIFFERENCES_MAX, Compared, Difference, Found
 from modak.jobs.spark import spark_failures
 from modak.lake.storage import jdbc_url
 from modak.source.expressions import canonical_key, encoded_key, reference, row_image
@@ -29,27 +31,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BUCKETS = 64
-ROWS_MAX = 20_000
-DIFFERENCES_MAX = 100
+ROWS_MAX = 50_000  # keys and digests that are held at a time
+IMAGES_MAX = 1_000  # whole rows
 # With it Spark's driver opens a transaction, which is what a snapshot can be set for.
 DELTA_FETCH_ROWS = 10_000
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One row that is not the same: ``heap`` or ``lake`` is None where the row is missing."""
-
-    key: str
-    heap: str | None
-    lake: str | None
-    partition: str
-
-
-@dataclass(frozen=True)
-class Compared:
-    rows: int
-    differences: tuple[Difference, ...]
-    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,11 +45,7 @@ class At:
     lake: int | None
 
 
-@dataclass(frozen=True)
-class _Side:
-    """Count and digest sum of each bucket."""
-
-    buckets: dict[int, tuple[int, int]]
+Buckets = dict[int, tuple[int, int]]  # count and digest sum of each
 
 
 class Comparison:
@@ -85,12 +66,14 @@ class Comparison:
         self._snapshot: str | None = None
         self.key_column = canonical_key(self.table.key_type, reference(self.table.tier_key_col))
 
-    def run(self, lower: int, upper: int, at: At | None = None) -> Compared:
+    def run(self, lower: int, upper: int, at: At | None = None, *, mend: Callable[[Sequence[Difference]], None] | None = None) -> Compared:
+        """``mend`` is given every difference, a batch at a time, and the search goes on."""
+        found = Found(mend)
         with spark_failures("the comparison"), connect(self.context.dsn, application="modak-verify", unhurried=True) as connection:
             connection.execute("set transaction isolation level repeatable read, read only")
             if at is not None:
                 connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(at.heap)))
-                return self._run_at(connection, at.lake, lower, upper)
+                return self._run_at(connection, at.lake, lower, upper, found)
             exported = connection.execute("select pg_export_snapshot() as name").fetchone()
             self._snapshot = exported["name"] if exported else None
             snapshot_id = tables.published_snapshot(connection, self.table.table_id)
@@ -103,18 +86,17 @@ class Comparison:
             self.look_for_delta(connection)
             low, high = self._span(connection, snapshot_id, lower, upper)
             lake = self.lake_rows(snapshot_id, low, high) if snapshot_id is not None else None
-            rows, found = self._bisect(connection, lake, low, high)
-            found += self._corrected(connection, lower, upper)
+            rows = self._bisect(connection, lake, low, high, found)
+            self._corrected(connection, lower, upper, found)
             if self.table.keep_heap:
-                found += self._only_corrected(connection, lower, upper)
-            return Compared(rows, tuple(found[:DIFFERENCES_MAX]), len(found) > DIFFERENCES_MAX)
+                self._only_corrected(connection, lower, upper, found)
+            return found.compared(rows)
 
-    def _run_at(self, connection: Connection, snapshot_id: int | None, lower: int, upper: int) -> Compared:
+    def _run_at(self, connection: Connection, snapshot_id: int | None, lower: int, upper: int, found: Found) -> Compared:
         """Of rows that no correction speaks of."""
         low, high = self._span(connection, snapshot_id, lower, upper)
         lake = self.lake_rows(snapshot_id, low, high) if snapshot_id is not None else None
-        rows, found = self._bisect(connection, lake, low, high)
-        return Compared(rows, tuple(found[:DIFFERENCES_MAX]), len(found) > DIFFERENCES_MAX)
+        return found.compared(self._bisect(connection, lake, low, high, found))
 
     def look_for_delta(self, connection: Connection) -> None:
         """Most tables have no corrections most of the time, and need no join with them."""
@@ -145,24 +127,26 @@ class Comparison:
         parts = [sql.SQL("select {} from only {}{}").format(names, identifier(partition), alive) for partition in self.partitions]
         return sql.SQL("({})").format(sql.SQL(" union all ").join(parts))
 
-    def _heap_text(self) -> str:
-        return digest.postgres_key(self.columns, [reference(column.name, "r") for column in self.columns])
+    def _heap_parts(self, low: int, high: int) -> dict[str, sql.Composable]:
+        texts = [reference(column.name, "r") for column in self.columns]
+        return {
+            "source": self._source(),
+            "key": trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
+            "digest": trusted(digest.postgres_digest(digest.postgres_key(self.columns, texts))),
+            "key_text": trusted(self._key_text()),
+            "pk": trusted(encoded_key(self.table.primary_key_cols, "r")),
+            "table_id": sql.Literal(self.table.table_id),
+            "low": sql.Literal(low),
+            "high": sql.Literal(high),
+        }
 
-    def _heap_buckets(self, connection: Connection, low: int, high: int, width: int) -> _Side:
-        rows = connection.execute(
-            SQL.template(
-                "heap_buckets",
-                source=self._source(),
-                key=trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
-                digest=trusted(digest.postgres_digest(self._heap_text())),
-                pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
-                table_id=sql.Literal(self.table.table_id),
-                low=sql.Literal(low),
-                high=sql.Literal(high),
-                width=sql.Literal(width),
-            )
-        ).fetchall()
-        return _Side({row["bucket"]: (row["n"], int(row["digest"])) for row in rows})
+    def _key_text(self) -> str:
+        return digest.postgres_key(self.keys, [reference(column.name, "r") for column in self.keys])
+
+    def _heap_buckets(self, connection: Connection, low: int, high: int, bucket: str) -> Buckets:
+        parts = self._heap_parts(low, high)
+        rows = connection.execute(SQL.template("heap_buckets", **parts, bucket=trusted(bucket))).fetchall()
+        return {row["bucket"]: (row["n"], int(row["digest"])) for row in rows}
 
     def lake_rows(self, snapshot_id: int, low: int, high: int) -> DataFrame:
         """The lake's rows of the range at S without those the delta speaks for: key text, digest, canonical key."""
@@ -223,58 +207,82 @@ class Comparison:
         return (reader.option("password", password) if password else reader).load()
 
     @staticmethod
-    def _lake_buckets(lake: DataFrame | None, low: int, width: int, high: int) -> _Side:
+    def _lake_buckets(lake: DataFrame | None, low: int, high: int, bucket: str) -> Buckets:
         from pyspark.sql import functions
 
         if lake is None:
-            return _Side({})
+            return {}
         rows = (
             lake.where(f"modak_key >= {low} and modak_key < {high}")
-            .groupBy(_bucket(low, width))
+            .groupBy(functions.expr(bucket))
             .agg(functions.count("*").alias("n"), functions.expr("sum(cast(modak_digest as decimal(38, 0)))").alias("digest"))
             .collect()
         )
-        return _Side({row[0]: (row["n"], int(row["digest"])) for row in rows})
+        return {row[0]: (row["n"], int(row["digest"])) for row in rows}
 
     # -- finding the rows ------------------------------------------------------------------------------------------
 
-    def _bisect(self, connection: Connection, lake: DataFrame | None, low: int, high: int) -> tuple[int, list[Difference]]:
+    def _bisect(self, connection: Connection, lake: DataFrame | None, low: int, high: int, found: Found) -> int:
+        """How many rows the heap has in the range."""
         width = max(1, -(-(high - low) // BUCKETS))
-        heap_side = self._heap_buckets(connection, low, high, width)
-        lake_side = self._lake_buckets(lake, low, width, high)
-        found: list[Difference] = []
-        for bucket in sorted(set(heap_side.buckets) | set(lake_side.buckets)):
-            ours, theirs = heap_side.buckets.get(bucket, (0, 0)), lake_side.buckets.get(bucket, (0, 0))
-            if ours == theirs or len(found) > DIFFERENCES_MAX:
-                continue
+        key = canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))
+        ours = self._heap_buckets(connection, low, high, f"({key} - ({low})) / {width}")
+        theirs = self._lake_buckets(lake, low, high, f"(modak_key - ({low})) div {width}")
+        for bucket in _unlike(ours, theirs):
+            if found.is_enough:
+                break
             start = low + bucket * width
-            if width == 1 or max(ours[0], theirs[0]) <= ROWS_MAX:
-                found += self._rows(connection, lake, start, min(start + width, high))
+            end = min(start + width, high)
+            count = max(ours.get(bucket, (0, 0))[0], theirs.get(bucket, (0, 0))[0])
+            if count <= ROWS_MAX:
+                self._rows(connection, lake, start, end, found)
+            elif width == 1:
+                self._slices(connection, lake, start, count, found)
             else:
-                found += self._bisect(connection, lake, start, min(start + width, high))[1]
-        return sum(count for count, _ in heap_side.buckets.values()), found
+                self._bisect(connection, lake, start, end, found)
+        return sum(count for count, _ in ours.values())
 
-    def _rows(self, connection: Connection, lake: DataFrame | None, low: int, high: int) -> list[Difference]:
-        parts: dict[str, Any] = {
-            "source": self._source(),
-            "key": trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
-            "digest": trusted(digest.postgres_digest(self._heap_text())),
-            "key_text": trusted(digest.postgres_key(self.keys, [reference(column.name, "r") for column in self.keys])),
-            "image": trusted(row_image(self.columns, "r")),
-            "pk": trusted(encoded_key(self.table.primary_key_cols, "r")),
-            "table_id": sql.Literal(self.table.table_id),
-            "low": sql.Literal(low),
-            "high": sql.Literal(high),
-        }
-        ours = {row["key_text"]: row for row in connection.execute(SQL.template("heap_rows", **parts)).fetchall()}
+    def _slices(self, connection: Connection, lake: DataFrame | None, key: int, count: int, found: Found) -> None:
+        """One tier key of very many rows, a day say: cut by what the rows' own keys are."""
+        number = -(-2 * count // ROWS_MAX)
+        heap_slice = f"{digest.postgres_digest(self._key_text())} % {number}"
+        lake_slice = f"{digest.spark_digest('modak_pk')} % {number}"
+        ours = self._heap_buckets(connection, key, key + 1, heap_slice)
+        theirs = self._lake_buckets(lake, key, key + 1, lake_slice)
+        for one in _unlike(ours, theirs):
+            if found.is_enough:
+                break
+            part = lake.where(f"{lake_slice} = {one}") if lake is not None else None
+            self._rows(connection, part, key, key + 1, found, within=f"{heap_slice} = {one}")
+
+    def _rows(self, connection: Connection, lake: DataFrame | None, low: int, high: int, found: Found, *, within: str = "true") -> None:
+        """Keys and digests of both sides, and of those that differ the whole rows."""
+        parts = self._heap_parts(low, high)
+        rows = connection.execute(SQL.template("heap_rows", **parts, within=trusted(within))).fetchall()
+        ours = {row["key_text"]: row["digest"] for row in rows}
         theirs: dict[str, int] = {}
-        values: dict[str, str] = {}
         if lake is not None:
-            for row in lake.where(f"modak_key >= {low} and modak_key < {high}").collect():
+            lake = lake.where(f"modak_key >= {low} and modak_key < {high}")
+            for row in lake.select("modak_pk", "modak_digest").collect():
                 theirs[row["modak_pk"]] = row["modak_digest"] if row["modak_pk"] not in theirs else -1
-                values[row["modak_pk"]] = row["modak_row"]
-        elsewhere = self._elsewhere(connection, {key: values[key] for key in theirs.keys() - ours.keys()})
-        different = self._different(ours, {key: found for key, found in theirs.items() if key not in elsewhere})
+        different = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+        for start in range(0, len(different), IMAGES_MAX):
+            if found.is_enough:
+                break
+            found.add(self._images(connection, lake, parts, different[start : start + IMAGES_MAX], theirs))
+
+    def _images(
+        self, connection: Connection, lake: DataFrame | None, parts: dict[str, sql.Composable], keys: list[str], theirs: dict[str, int]
+    ) -> list[Difference]:
+        needed = {name: parts[name] for name in ("source", "key", "key_text", "pk", "low", "high")}
+        image = trusted(row_image(self.columns, "r"))
+        asked = connection.execute(SQL.template("heap_images", **needed, image=image, keys=sql.Literal(keys)))
+        ours = {row["key_text"]: row for row in asked.fetchall()}
+        values: dict[str, str] = {}
+        if lake is not None and any(key in theirs for key in keys):
+            wanted = self.context.spark().createDataFrame([(key,) for key in keys if key in theirs], "modak_pk string")
+            values = {row["modak_pk"]: row["modak_row"] for row in lake.join(wanted, "modak_pk").select("modak_pk", "modak_row").collect()}
+        elsewhere = self._elsewhere(connection, {key: value for key, value in values.items() if key not in ours})
         return [
             Difference(
                 ours[key]["pk"] if key in ours else key,
@@ -282,13 +290,9 @@ class Comparison:
                 "twice" if theirs.get(key) == -1 else values.get(key),
                 self.label,
             )
-            for key in different
+            for key in keys
+            if key not in elsewhere
         ]
-
-    @staticmethod
-    def _different(ours: dict[str, Any], theirs: dict[str, int]) -> list[str]:
-        keys = sorted(set(ours) | set(theirs))
-        return [key for key in keys if (ours[key]["digest"] if key in ours else None) != theirs.get(key)][: DIFFERENCES_MAX + 1]
 
     def _elsewhere(self, connection: Connection, images: dict[str, str]) -> set[str]:
         """Lake rows that these partitions would not take: where regions (LIST over RANGE) have unlike partitions, a late row of one may
@@ -316,47 +320,40 @@ class Comparison:
         ).fetchall()
         return images.keys() - {row["key"] for row in found}
 
-    def _corrected(self, connection: Connection, low: int, high: int) -> list[Difference]:
+    def _corrected(self, connection: Connection, low: int, high: int, found: Found) -> None:
         """Rows that the delta speaks for: the heap copy must say the same."""
-        rows = connection.execute(
-            SQL.template(
-                "heap_against_delta",
-                source=self._source(),
-                pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
-                image=trusted(row_image(self.columns, "r")),
-                key=trusted(canonical_key(self.table.key_type, reference(self.table.tier_key_col, "r"))),
-                table_id=sql.Literal(self.table.table_id),
-                low=sql.Literal(low),
-                high=sql.Literal(high),
-                limit=sql.Literal(DIFFERENCES_MAX + 1),
-            )
-        ).fetchall()
-        return [Difference(row["pk"], row["heap"], row["delta"], self.label) for row in rows]
+        parts = self._heap_parts(low, high)
+        needed = {name: parts[name] for name in ("source", "key", "pk", "table_id", "low", "high")}
+        image = trusted(row_image(self.columns, "r"))
+        for page in self._pages(connection, "heap_against_delta", found, **needed, image=image):
+            found.add([Difference(row["pk"], row["heap"], row["delta"], self.label) for row in page])
 
-    def _only_corrected(self, connection: Connection, low: int, high: int) -> list[Difference]:
+    def _only_corrected(self, connection: Connection, low: int, high: int, found: Found) -> None:
         """Rows that only the delta has; a heap that is kept has every row."""
-        rows = connection.execute(
-            SQL.template(
-                "delta_without_heap",
-                source=self._source(),
-                pk=trusted(encoded_key(self.table.primary_key_cols, "r")),
-                table_id=sql.Literal(self.table.table_id),
-                low=sql.Literal(low),
-                high=sql.Literal(high),
-                limit=sql.Literal(DIFFERENCES_MAX + 1),
-            )
-        ).fetchall()
-        return [Difference(row["pk"], None, row["delta"], self.label) for row in rows]
+        parts = self._heap_parts(low, high)
+        needed = {name: parts[name] for name in ("source", "pk", "table_id", "low", "high")}
+        for page in self._pages(connection, "delta_without_heap", found, **needed):
+            found.add([Difference(row["pk"], None, row["delta"], self.label, row["version"]) for row in page])
+
+    @staticmethod
+    def _pages(connection: Connection, template: str, found: Found, **parts: sql.Composable) -> Iterator[list[dict[str, Any]]]:
+        after = None
+        while not found.is_enough:
+            text = SQL.template(template, **parts, after=sql.Literal(after), limit=sql.Literal(IMAGES_MAX))
+            page = connection.execute(text).fetchall()
+            if page:
+                yield page
+            if len(page) < IMAGES_MAX:
+                return
+            after = page[-1]["pk"]
+
+
+def _unlike(ours: Buckets, theirs: Buckets) -> list[int]:
+    return sorted(bucket for bucket in ours.keys() | theirs.keys() if ours.get(bucket, (0, 0)) != theirs.get(bucket, (0, 0)))
 
 
 def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
-
-
-def _bucket(low: int, width: int) -> Any:
-    from pyspark.sql import functions
-
-    return functions.expr(f"(modak_key - ({low})) div {width}")
 
 
 def lake_duplicates(context: JobContext, columns: Sequence[LakeColumn]) -> list[Difference]:

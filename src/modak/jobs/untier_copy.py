@@ -21,7 +21,7 @@ from modak.core.untier import UntierPlan
 from modak.errors import Refused
 from modak.failpoints import failpoint
 from modak.jobs import foreign, journal
-from modak.jobs.compare import Comparison, Difference
+from modak.jobs.compare import Comparison
 from modak.jobs.context import JobContext
 from modak.jobs.pace import Pace
 from modak.jobs.reclaim import ContentDiffers
@@ -206,11 +206,11 @@ def compare(context: JobContext, partitions: Sequence[Name], spans: Sequence[tup
 class _CopyComparison(Comparison):
     """Rows that the delta speaks for are compared with nothing: the publication replaces them by what it says then."""
 
-    def _corrected(self, *_: Any) -> list[Difference]:
-        return []
+    def _corrected(self, *_: Any) -> None:
+        pass
 
-    def _only_corrected(self, *_: Any) -> list[Difference]:
-        return []
+    def _only_corrected(self, *_: Any) -> None:
+        pass
 
 
 def commit_removal(

@@ -6,7 +6,7 @@ same through the delta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from psycopg import sql
@@ -18,8 +18,9 @@ from modak.core.partition import Partition, PartitionState
 from modak.core.table import Name, Relation
 from modak.core.tier_key import KEY_MIN
 from modak.errors import LakeError
-from modak.jobs.compare import Comparison, Difference, lake_duplicates
+from modak.jobs.compare import Comparison, lake_duplicates
 from modak.jobs.context import JobContext
+from modak.jobs.differences import Difference
 from modak.jobs.publishing.seam import SEAM_LOCK
 from modak.jobs.spark import spark_failures
 from modak.registration import rebuild
@@ -50,8 +51,8 @@ def verify(context: JobContext, *, repair: bool = False) -> Verified:
     found, seen = Verified(), set[Name]()
     for lower, upper, names in _copies(context, relation):
         with context.progress.task(f"Comparing {', '.join(map(str, names))} with the lake"):
-            compared = Comparison(context, names, columns).run(lower, upper)
-        repaired = _repair(context, names, columns, compared.differences) if repair else 0
+            mending = _Mending(context, names, columns)
+            compared = Comparison(context, names, columns).run(lower, upper, mend=mending.mend if repair else None)
         seen.update(names)
         found = replace(
             found,
@@ -59,7 +60,7 @@ def verify(context: JobContext, *, repair: bool = False) -> Verified:
             rows=found.rows + compared.rows,
             differences=(*found.differences, *compared.differences),
             truncated=found.truncated or compared.truncated,
-            repaired=found.repaired + repaired,
+            repaired=found.repaired + mending.repaired,
         )
     with context.progress.task("Looking for keys that the lake holds twice"), spark_failures("the search for duplicates"):
         twice = lake_duplicates(context, columns)
@@ -90,59 +91,78 @@ def _copies(context: JobContext, relation: Relation) -> Iterator[tuple[int, int,
         yield reached, line, spills
 
 
-def _repair(context: JobContext, partitions: Sequence[Name], columns: tuple[LakeColumn, ...], differences: Iterable[Difference]) -> int:
+class _Mending:
     """The heap's row becomes the correction; a row that only the lake has becomes a tombstone. Under the seam lock, so T stands still."""
-    repaired = 0
-    with context.connection.transaction():
-        context.connection.execute("select pg_advisory_xact_lock_shared(%s)", [SEAM_LOCK + context.table_id])
-        for difference in differences:
-            written = sum(_from_heap(context, partition, columns, difference) for partition in partitions)
-            repaired += written or _tombstone(context, columns, difference)
-    return repaired
 
+    def __init__(self, context: JobContext, partitions: Sequence[Name], columns: tuple[LakeColumn, ...]) -> None:
+        self.context = context
+        self.partitions = partitions
+        self.columns = columns
+        self.repaired = 0
 
-def _from_heap(context: JobContext, partition: Name, columns: tuple[LakeColumn, ...], difference: Difference) -> int:
-    table = context.table
-    return context.connection.execute(
-        SQL.template(
-            "repair_from_heap",
-            table_id=sql.Literal(table.table_id),
-            partition=identifier(partition),
-            pk=trusted(encoded_key(table.primary_key_cols, "r")),
-            tier_key=trusted(canonical_key(table.key_type, reference(table.tier_key_col, "r"))),
-            image=trusted(row_image(columns, "r")),
-            wanted=sql.Literal(difference.key),
+    def mend(self, differences: Sequence[Difference]) -> None:
+        with self.context.connection.transaction():
+            self.context.connection.execute("select pg_advisory_xact_lock_shared(%s)", [SEAM_LOCK + self.context.table_id])
+            standing = [one.key for one in differences if one.heap is not None or one.version is not None]
+            taken = {key for partition in self.partitions for key in self._from_heap(partition, standing)}
+            self.repaired += len(taken)
+            self._corrected([one for one in differences if one.version is not None and one.key not in taken])
+            self._only_in_lake([one for one in differences if one.heap is None and one.version is None])
+
+    def _parts(self, row: str = "r") -> dict[str, sql.Composable]:
+        table = self.context.table
+        return {
+            "table_id": sql.Literal(table.table_id),
+            "pk": trusted(encoded_key(table.primary_key_cols, row)),
+            "tier_key": trusted(canonical_key(table.key_type, reference(table.tier_key_col, row))),
+        }
+
+    def _from_heap(self, partition: Name, keys: list[str]) -> list[str]:
+        image = trusted(row_image(self.columns, "r"))
+        text = SQL.template("repair_from_heap", **self._parts(), partition=identifier(partition), image=image, wanted=sql.Literal(keys))
+        return [row["pk"] for row in self.context.connection.execute(text).fetchall()] if keys else []
+
+    def _corrected(self, differences: Sequence[Difference]) -> None:
+        text = SQL.template(
+            "repair_corrected",
+            table_id=sql.Literal(self.context.table_id),
+            key_names=sql.Literal(list(self.context.table.primary_key_cols)),
+            keys=sql.Literal([one.key for one in differences]),
+            versions=sql.Literal([one.version for one in differences]),
         )
-    ).rowcount
+        self.repaired += self.context.connection.execute(text).rowcount if differences else 0
 
-
-def _tombstone(context: JobContext, columns: tuple[LakeColumn, ...], difference: Difference) -> int:
-    """The lake's own row, as JSON, tells the key; Postgres reads it with the column's type."""
-    table = context.table
-    if difference.lake is None or not difference.lake.startswith("{"):
-        return 0
-    needed = [column for column in columns if column.name in (*table.primary_key_cols, table.tier_key_col)]
-    if any(column.type.iceberg == "binary" for column in needed):
-        raise LakeError("a row with a bytea key cannot be repaired from here", hint="delete it in the lake by hand", key=difference.key)
-    relation = context.relation()
-    casts = [
-        sql.SQL("(j.row->>{})::{} as {}").format(
-            sql.Literal(column.name), trusted(_display(relation.column(column.name))), sql.Identifier(column.name)
-        )
-        for column in needed
-    ]
-    keys = [column for column in columns if column.name in table.primary_key_cols]
-    return context.connection.execute(
-        SQL.template(
+    def _only_in_lake(self, differences: Sequence[Difference]) -> None:
+        """The lake's own row, as JSON, tells the key; Postgres reads it with the column's type."""
+        rows = [one.lake for one in differences if one.lake is not None and one.lake.startswith("{")]
+        if not rows:
+            return
+        table, relation = self.context.table, self.context.relation()
+        needed = [column for column in self.columns if column.name in (*table.primary_key_cols, table.tier_key_col)]
+        if any(column.type.iceberg == "binary" for column in needed):
+            raise LakeError(
+                "a row with a bytea key cannot be repaired from here", hint="delete it in the lake by hand", key=differences[0].key
+            )
+        casts = [
+            sql.SQL("(j.row->>{})::{} as {}").format(
+                sql.Literal(column.name), trusted(_display(relation.column(column.name))), sql.Identifier(column.name)
+            )
+            for column in needed
+        ]
+        key_names = sql.SQL(", ").join(map(sql.Identifier, table.primary_key_cols))
+        same_key = " and ".join(f"{reference(name, 'h')} = {reference(name, 'r')}" for name in table.primary_key_cols)
+        text = SQL.template(
             "repair_tombstone",
-            table_id=sql.Literal(table.table_id),
-            row=sql.Literal(difference.lake),
+            **self._parts(),
+            image=trusted(row_image([column for column in self.columns if column.name in table.primary_key_cols], "r")),
             casts=sql.SQL(", ").join(casts),
-            pk=trusted(encoded_key(table.primary_key_cols, "r")),
-            tier_key=trusted(canonical_key(table.key_type, reference(table.tier_key_col, "r"))),
-            image=trusted(row_image(keys, "r")),
+            rows=sql.Literal(rows),
+            copies=sql.SQL(" union all ").join(
+                sql.SQL("select {} from only {}").format(key_names, identifier(partition)) for partition in self.partitions
+            ),
+            same_key=trusted(same_key),
         )
-    ).rowcount
+        self.repaired += self.context.connection.execute(text).rowcount
 
 
 def _display(column: object) -> str:

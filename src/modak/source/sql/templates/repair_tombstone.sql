@@ -1,3 +1,6 @@
--- A row that only the lake has: gone.
-select modak.put_delta({table_id}, {pk}, 1::smallint, {tier_key}, null, {image})
-  from (select {casts} from (select {row}::jsonb as row) j) r;
+-- Rows that only the lake has: gone. Not where the heap has one by now, or a correction speaks for it that is younger than the comparison.
+insert into modak.delta (table_id, pk, op, tier_key, payload)
+select {table_id}, {pk}, 1, {tier_key}, {image}
+  from (select {casts} from unnest({rows}::jsonb[]) j(row)) r
+ where not exists (select from ({copies}) h where {same_key})
+    on conflict (table_id, pk) do nothing;
