@@ -12,14 +12,24 @@ import psycopg
 from psycopg import sql
 
 from modak.connection import Connection
-from modak.errors import LockNotAvailable
+from modak.errors import LockNotAvailable, ModakError
 
 T = TypeVar("T")
 
 LOCK_TIMEOUT_MS = 100
 ATTEMPTS_MAX = 40
 _PAUSE_SECONDS_MAX = 1.0
-_GIVE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+
+
+class GiveWay(Exception):
+    """A step cannot go on now, and says what it comes to if it never can."""
+
+    def __init__(self, finally_: ModakError) -> None:
+        super().__init__(str(finally_))
+        self.finally_ = finally_
+
+
+_GIVE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, GiveWay)
 
 
 @contextlib.contextmanager
@@ -44,6 +54,8 @@ def retried(
             return step()
         except _GIVE_WAY as cause:
             if attempt == attempts:
+                if isinstance(cause, GiveWay):
+                    raise cause.finally_ from cause
                 who = holders() if holders else ""
                 raise LockNotAvailable(
                     f"{what}: the locks were not free in {attempts} tries" + (f"; held by {who}" if who else ""),

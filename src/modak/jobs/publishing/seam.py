@@ -21,9 +21,11 @@ from modak.core.table import Name
 from modak.errors import CutlineMoved, ModakError, Retry
 from modak.jobs.context import JobContext
 from modak.lake.commits import Commit
+from modak.source.locks import GiveWay
 from modak.source.spill import identifier
 
 SEAM_LOCK = 0x6D64 << 32
+PIN_LOCK = 0x6D70 << 32  # as in modak.hold_pin
 
 SQL = migrate.SQL
 
@@ -61,6 +63,17 @@ def refuse_pinned(context: JobContext) -> None:
             hint="it waits until the pin is released or expires",
             expires=str(pin["expires_at"]),
         )
+    making = context.connection.execute(
+        SQL.query("find_pin_in_the_making"), {"space": PIN_LOCK >> 32, "table_id": context.table_id}
+    ).fetchone()
+    if making is not None:
+        raise _unfinished_pin(context, f"process {making['pid']} ({making['application_name'] or 'without a name'})")
+
+
+def _unfinished_pin(context: JobContext, who: str) -> Pinned:
+    return Pinned(
+        f"a transaction of {who} has pinned {context.table.name} and is still open", hint="it waits until that transaction has ended"
+    )
 
 
 def transaction_id(context: JobContext) -> dict[str, int]:
@@ -131,5 +144,7 @@ def published(context: JobContext, operation: Operation, details: Mapping[str, A
 
 def let_pins_pass(context: JobContext) -> None:
     """Last in a publication, because readers' pins wait here: one that is being made now is seen or sees the result."""
-    context.connection.execute("lock table modak.read_pins in share mode")
+    row = context.connection.execute("select pg_try_advisory_xact_lock(%s) as mine", [PIN_LOCK + context.table_id]).fetchone()
+    if row is None or not row["mine"]:
+        raise GiveWay(_unfinished_pin(context, "somebody"))
     refuse_pinned(context)

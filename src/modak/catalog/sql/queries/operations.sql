@@ -118,6 +118,14 @@ select holder, expires_at from modak.read_pins
  where table_id = %(table_id)s and expires_at > now() and holds_delta
  order by expires_at desc limit 1;
 
+-- name: find_pin_in_the_making
+-- Transactions that have made a pin and are still open.
+select a.application_name, l.pid
+  from pg_locks l join pg_database d on d.oid = l.database left join pg_stat_activity a on a.pid = l.pid
+ where l.locktype = 'advisory' and d.datname = current_database() and l.mode = 'ShareLock' and l.granted and l.objsubid = 1
+   and l.classid = %(space)s::oid and l.objid = %(table_id)s::oid
+ order by l.pid limit 1;
+
 -- name: clear_fold
 delete from modak.folded where op_id = %(op_id)s;
 
