@@ -156,8 +156,10 @@ def assert_in_full(source: str) -> None:
     words = "row|values|coalesce|exists|and|or|not|case|if|found|elsif|select|into|from|exception|return|when|q"
     called = [name for name in re.findall(r"(?<![\w.])([a-z_]+)\s*\(", code) if not re.fullmatch(words, name)]
     assert called == []
+    # These look for an operator by its bare name.
+    assert re.findall(r"\b(?:distinct\s+from|between|like|similar|in\s*\(|any\s*\(|all\s*\()", code, re.I) == []
     bare = re.sub(r"OPERATOR\(pg_catalog\.[^)]*\)", "", code)
-    assignments = r":=|q = (?:new|old)\.q|\bset q =|(?:errcode|hint) = ''"
+    assignments = r":=|q = (?:new|old)\.q|\bset q =|(?:errcode|hint) = (?:''|pg_catalog\.concat)"
     assert re.findall(r"[^:<>=!](?:=|<>|<=|>=|<|>|\|\||~)[^=>].*", re.sub(assignments, "", bare)) == []
 
 

@@ -78,7 +78,7 @@ def test_a_trigger_that_refuses_the_row_loses_none(app: App, connection: Connect
     connection.execute("create function public.no() returns trigger language plpgsql as $$ begin return null; end $$")
     connection.execute("create trigger no before insert on public.events_hot for each row execute function public.no()")
     before = rows(connection, "select * from public.events order by id")
-    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not let a cold row be updated"):
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not let a cold row be changed"):
         connection.execute("update public.events set val = 'x' where id = 2")
     assert rows(connection, "select * from public.events order by id") == before
 

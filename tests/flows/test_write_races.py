@@ -158,7 +158,8 @@ def test_a_correction_that_was_folded_meanwhile_is_not_overwritten(
         create function public.pretend() returns boolean language plpgsql as $$
         begin
             perform public.pause();
-            perform set_config(format('modak.seen_%s', c.table_id), concat(c.revision, '/', c.tier_key_hi, ' '), true) from modak.cutline c;
+            perform set_config(format('modak.seen_%s', c.table_id), concat(c.revision, '/', c.tier_key_hi, '// '), true)
+                   from modak.cutline c;
             return true;
         end $$
     """
@@ -440,3 +441,55 @@ def test_of_two_who_insert_one_checked_key_the_second_waits(
         first.commit() if commits else first.rollback()
         assert second.result(SECONDS_MAX) == wanted
     assert {key: row for key, row in values(connection).items() if key >= 10} == {10: (-1, "first"), 11: (-2, "second")}
+
+
+@pytest.mark.spark
+@pytest.mark.inline
+@pytest.mark.parametrize("places", [(210, 220), (50, 220), (210, 50), (50, 60)])
+@pytest.mark.parametrize("commits", [True, False])
+def test_two_upserts_of_one_new_key_in_two_places_leave_one_row(
+    cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements, places: tuple[int, int], commits: bool
+) -> None:
+    first = connect()
+    upsert = "select modak_upsert('public.events', jsonb_build_object('id', 900, 'event_time', {}, 'val', '{}'))"
+    first.execute(upsert.format(places[0], "first").encode())
+    second = statements.start(upsert.format(places[1], "second"))
+    assert not second.done()
+    first.commit() if commits else first.rollback()
+    assert second.result(SECONDS_MAX) == 1
+    assert values(connection)[900] == (places[1], "second")
+
+
+@pytest.mark.spark
+@pytest.mark.inline
+def test_many_upserts_in_one_transaction_need_no_locks_for_each(cold: App, connection: Connection) -> None:
+    with connection.transaction():
+        connection.execute(
+            "select public.modak_upsert('public.events', jsonb_build_object('id', n, 'event_time', 210, 'val', 'x')) "
+            "from generate_series(2000, 2200) n"
+        )
+        row = connection.execute("select count(*) as n from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()").fetchone()
+        assert row is not None
+        assert row["n"] < 10
+
+
+@pytest.mark.spark
+@pytest.mark.inline
+@pytest.mark.parametrize("commits", [True, False])
+def test_two_cold_inserts_of_one_key_at_once_leave_one_copy(
+    cold: App, connection: Connection, connect: Callable[[], Session], statements: Statements, commits: bool
+) -> None:
+    """The second replaces what the first has inserted, with its copy in the spill: nothing is left to come back, or to be in the way."""
+    first = connect()
+    first.execute("insert into public.events values (500, 50, 'first')")
+    second = statements.start("insert into public.events values (500, 60, 'second')")
+    assert not second.done()
+    first.commit() if commits else first.rollback()
+    assert second.result(SECONDS_MAX) == 1
+    copies = connection.execute("select event_time, val from public.events_spill where id = 500").fetchall()
+    assert copies == [{"event_time": 60, "val": "second"}]
+    assert values(connection)[500] == (60, "second")
+    connection.execute("delete from public.events where id = 500")
+    assert events.fold(cold).corrections == 1
+    connection.execute("insert into public.events values (500, 50, 'again')")
+    assert values(connection)[500] == (50, "again")

@@ -342,8 +342,8 @@ def _notes(relation: Relation, options: Options, primary_key: tuple[str, ...]) -
         yield f"the heap is in publication {', '.join(relation.publications)}; subscribers will see partitions being dropped, not deletes"
     if relation.row_triggers and options.has_seam:
         yield (
-            f"row triggers ({', '.join(relation.row_triggers)}): an UPDATE of a row that only the lake has fires those of INSERT "
-            "on the old row as well, and a DELETE fires none (docs/guides/writing.md)"
+            f"row triggers ({', '.join(relation.row_triggers)}): an UPDATE or DELETE of a row that only the lake has fires those "
+            "of INSERT on the old row as well (docs/guides/writing.md)"
         )
 
 

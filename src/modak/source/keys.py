@@ -17,6 +17,7 @@ from modak.source.view import delta_name, from_lake, line_value
 
 ON_SPILL = "modak_keys"  # fires before modak_mirror
 ON_PARTITION = "modak_before_capture"  # and this one before modak_capture: both look for corrections that are not the row's own
+AFTERWARDS = "modak_older"  # after modak_mirror and modak_capture: by then the delta has let one of two writers through
 
 
 def function_names(table_id: int) -> tuple[str, str, str]:
@@ -104,16 +105,17 @@ def references(columns: Iterable[Column], row: str | None = None) -> sql.SQL:
 
 
 def attach(connection: Connection, table_id: int, leaf: Name, trigger: str, *, replaces: bool, checks: bool) -> None:
-    """Put the check on a spill or on a partition that is about to be cold: for rows whose key changes. For new ones as well where the
+    """Put the checks on a spill or on a partition that is about to be cold: for rows whose key changes. For new ones as well where the
     registration asks for it (``checks``), or where the row that one replaces may stand in the heap at another tier key (``replaces``)."""
-    connection.execute(
-        sql.SQL("create or replace trigger {} after {} on {} for each row execute function modak.{}({})").format(
-            sql.Identifier(trigger),
-            raw("insert or update" if replaces or checks else "update"),
-            identifier(leaf),
-            sql.Identifier(function_names(table_id)[1]),
-            raw("'check'" if checks else ""),
+    for name, also_new, task in ((trigger, checks, "check" if checks else ""), (AFTERWARDS, replaces, "older")):
+        connection.execute(
+            sql.SQL("create or replace trigger {} after {} on {} for each row execute function modak.{}({})").format(
+                sql.Identifier(name),
+                raw("insert or update" if also_new else "update"),
+                identifier(leaf),
+                sql.Identifier(function_names(table_id)[1]),
+                sql.Literal(task),
+            )
         )
-    )
-    # ALWAYS: a replication role's writes must be seen too.
-    connection.execute(sql.SQL("alter table {} enable always trigger {}").format(identifier(leaf), sql.Identifier(trigger)))
+        # ALWAYS: a replication role's writes must be seen too.
+        connection.execute(sql.SQL("alter table {} enable always trigger {}").format(identifier(leaf), sql.Identifier(name)))

@@ -19,7 +19,7 @@ from modak.source import expressions
 from modak.source.relation import SQL, names_in
 from modak.source.routines import close, entrust
 
-TRIGGERS = ("modak_guard", "modak_guard_update", "modak_keys", "modak_mirror", "modak_truncate")
+TRIGGERS = ("modak_guard", "modak_guard_update", "modak_keys", "modak_mirror", "modak_older", "modak_truncate")
 
 
 def identifier(name: Name) -> sql.Identifier:

@@ -76,7 +76,7 @@ def define(
 def edition() -> str:
     """What this release makes around a table, in one word. The triggers' own form counts as the number in front."""
     texts = [SQL.text("templates", f"{name}.sql") for name in _TEMPLATES]
-    return f"modak 2 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
+    return f"modak 3 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
 
 
 def is_current(connection: Connection, table_id: int) -> bool:
@@ -101,7 +101,6 @@ def _define_unseat(
             function=sql.Identifier(unseat),
             same=sql.Identifier(same),
             setting=_seen(shape),
-            missed=_missed(shape),
             met=_met(shape),
             tier_key=sql.Identifier(shape.tier_key),
             tier_key_text=sql.Literal(shape.tier_key),
@@ -129,8 +128,7 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             "missed",
             **shared,
             function=sql.Identifier(missed),
-            missed=_missed(shape),
-            setting=_seen(shape),
+            missed=sql.Literal(f"modak.missed_{shape.table_id}"),
             is_gone=raw(" and ".join(f"{reference(name, 'h')} = {reference(name, 'gone')}" for name in _place(shape))),
         )
     )
@@ -143,12 +141,15 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             taken=sql.Identifier(taken),
             same=sql.Identifier(same),
             is_old=raw(" and ".join(_equal(name) for name in _place(shape))),
-            # Always true; it notes the row's version, for a writer who finds it gone after he waited for it.
-            meets=raw(f"pg_catalog.set_config({_met(shape).as_string()}, pg_catalog.concat(h.tableoid, h.ctid), true) is not null"),
-            is_unchanged=raw(
-                f"pg_catalog.record_image_eq(row({references(relation.columns, 'h').as_string()}), "
-                f"row({references(relation.columns, 'old').as_string()}))"
-            ),
+            setting=_seen(shape),
+            met=_met(shape),
+            heap_text=sql.Literal(str(heap)),
+            meets=raw(_meets(relation, shape)),
+            standing_columns=references(relation.columns, "standing"),
+            left_as_it_was=raw(f"pg_catalog.record_image_eq({_row(relation, 'changed')}, {_row(relation, 'old')})"),
+            first_time=raw(f"(is_first or {_first_time('version')})"),
+            first_time_here=raw(_first_time("h")),
+            notes=raw(_noted(shape)),
             columns=references(relation.columns),
             heap_columns=references(relation.columns, "h"),
             stored_columns=references(stored),
@@ -158,6 +159,7 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             new_keys=keys.key_references(shape, "new"),
             standing_keys=keys.key_references(shape, "standing"),
             is_standing=raw(" and ".join(_equal(name, "standing") for name in _place(shape))),
+            is_changed=raw(" and ".join(_equal(name, "changed") for name in _place(shape))),
             old_values=references(stored, "old"),
             new_values=references(stored, "new"),
             copied_values=raw(", ".join(_copied(column, sequences) for column in stored)),
@@ -175,12 +177,29 @@ def _seen(shape: Shape) -> sql.Literal:
     return sql.Literal(f"modak.seen_{shape.table_id}")
 
 
-def _missed(shape: Shape) -> sql.Literal:
-    return sql.Literal(f"modak.missed_{shape.table_id}")
-
-
 def _met(shape: Shape) -> sql.Literal:
     return sql.Literal(f"modak.met_{shape.table_id}")
+
+
+def _row(relation: Relation, row: str) -> str:
+    return f"row({references(relation.columns, row).as_string()})"
+
+
+def _noted(shape: Shape) -> str:
+    """Always true; it notes the version of the row that a query has in its hands, for a writer who finds it gone after he waited for it."""
+    return f"pg_catalog.set_config({_met(shape).as_string()}, pg_catalog.concat(h.tableoid, h.ctid), true) is not null"
+
+
+def _meets(relation: Relation, shape: Shape) -> str:
+    """The row is what the statement saw. CASE: the note comes first, whatever the planner thinks."""
+    return f"case when {_noted(shape)} then pg_catalog.record_image_eq({_row(relation, 'h')}, {_row(relation, 'old')}) end"
+
+
+def _first_time(row: str) -> str:
+    """The statement has not written this row before; it has noted since which command it left rows as they were."""
+    written = f"{row}.cmin::pg_catalog.text::pg_catalog.int8"
+    since = "pg_catalog.split_part(entry, '/', 3)::pg_catalog.int8"
+    return f"({written} OPERATOR(pg_catalog.<) {since} or not modak.is_own_change({row}.xmin))"
 
 
 def _assigned(columns: Sequence[Column]) -> sql.SQL:

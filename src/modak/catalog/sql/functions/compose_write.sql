@@ -62,5 +62,11 @@ begin
         steps := steps || ('insert into ' || view || ' as v ' || inserted || typed || answer);
     end if;
     key_name := 'modak key of ' || view || ': ' || is_key;
+    -- Where the key does not hold the tier key, no unique index keeps two rows of one key apart: whoever upserts it second waits here, before
+    -- he looks. Not an advisory lock, of which one transaction can hold so many only.
+    if p_kind = 'upsert' and not target.tier_key_col = any (target.primary_key_cols) then
+        insert into modak.key_claims (key_hash) values (hashtextextended(key_name, 0));
+        delete from modak.key_claims where key_hash = hashtextextended(key_name, 0);
+    end if;
 end
 $$;

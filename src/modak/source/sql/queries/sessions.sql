@@ -42,4 +42,4 @@ select format('replication slot %%s', s.slot_name)
 -- name: list_capture_triggers
 select t.tgname::text as name
   from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
- where n.nspname = %(schema)s and c.relname = %(name)s and t.tgname in ('modak_before_capture', 'modak_capture', 'modak_capture_truncate');
+ where n.nspname = %(schema)s and c.relname = %(name)s and t.tgname in ('modak_before_capture', 'modak_capture', 'modak_capture_truncate', 'modak_older');

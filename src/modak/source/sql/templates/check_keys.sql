@@ -1,5 +1,7 @@
--- On the spill and on tiered partitions. After the insert, not before it: ON CONFLICT must find a spilled row first, and then inserts none.
--- An INSERT is refused where the registration asks for that, and replaces the row otherwise.
+-- On the spill and on tiered partitions, twice: before the row's own correction is written, and after it. After the insert, not before it: ON
+-- CONFLICT must find a spilled row first, and then inserts none.
+-- Before: an INSERT is refused where the registration asks for that. After: it has replaced the row otherwise, whose copies go. The
+-- correction made a second writer of the key wait for the first, so that he sees the first one's row.
 create or replace function modak.{function}() returns trigger
 language plpgsql security definer
 as $body$
@@ -10,12 +12,11 @@ begin
     if tg_op OPERATOR(pg_catalog.=) 'UPDATE' and pg_catalog.record_image_eq(row({old_keys}), row({new_keys})) then
         return null;
     end if;
-    if tg_name OPERATOR(pg_catalog.<>) 'modak_keys' then
-        -- A tiered partition; nothing holds T here yet.
-        perform modak.hold_line({table_id});
-    end if;
-    if tg_op OPERATOR(pg_catalog.=) 'UPDATE' or tg_argv[0] OPERATOR(pg_catalog.=) 'check' then
-        perform modak.{taken}(row({new_columns})::{heap}, false);
+    if tg_argv[0] OPERATOR(pg_catalog.<>) 'older' then
+        if tg_op OPERATOR(pg_catalog.=) 'UPDATE' or tg_argv[0] OPERATOR(pg_catalog.=) 'check' then
+            perform modak.{taken}(row({new_columns})::{heap}, false);
+        end if;
+        return null;
     end if;
     for older in select o.* from modak.{older}(row({new_columns})::{heap}) o loop
         -- So that the triggers beside this one do not take it for a deletion by the user.

@@ -1,6 +1,6 @@
 -- At the end of a statement, for rows that it saw and then did not find any more: were they deleted, or do they live on under another key?
 -- STABLE is the point of this function: its queries look through the snapshot of the statement itself, which still shows the rows, and with them
--- who took them away and what came after them. Statements nest; each looks after the rows that were noted at its own depth.
+-- who took them away and what came after them. Statements nest; each looks after the rows that were noted in its own turn.
 create or replace function modak.{function}() returns trigger
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -12,19 +12,14 @@ set bytea_output = 'hex'
 as $body$
 #variable_conflict use_variable
 declare
-    noted jsonb := nullif(current_setting({missed}, true), '')::jsonb;
-    stack text := current_setting({setting}, true);
     one jsonb;
     gone {heap};
     seen record;
 begin
-    if noted is null then
+    if coalesce(current_setting({missed}, true), '') = '' then
         return null;
     end if;
-    perform set_config({missed}, coalesce((select jsonb_agg(e.item)::text from jsonb_array_elements(noted) e(item)
-                                            where (e.item ->> 'depth')::integer <> length(stack) - length(replace(stack, ' ', ''))), ''), true);
-    for one in select e.item from jsonb_array_elements(noted) e(item)
-                where (e.item ->> 'depth')::integer = length(stack) - length(replace(stack, ' ', '')) loop
+    for one in select t.note from modak.take_missed({table_id}) t(note) loop
         gone := (one ->> 'row')::{heap};
         select h.tableoid as place, h.ctid as version, h.xmax as maker into seen from {heap} h where {is_gone} limit 1;
         if not found then

@@ -19,14 +19,12 @@ declare
     stands boolean := true;
     unchanged boolean;
     verdict text := 'unknown';
-    stack text;
-    noted jsonb;
     tombstone jsonb := case when going then {key_image_seen} || jsonb_build_object('', 'deleted') else {key_image_seen} end;
     seen_pk text := {pk_seen};
     seen_key bigint := {canonical_seen};
 begin
     select * into held from modak.hold_line({table_id});
-    moved := concat(held.revision, '/', held.line) is distinct from rtrim(split_part(current_setting({setting}, true), ' ', 1), '+');
+    moved := not coalesce(starts_with(current_setting({setting}, true), concat(held.revision, '/', held.line, '/')), false);
     if seen_key < held.floor_line then
         raise exception 'row of table "%" with % = % lies below the retention line', {table_text}, {tier_key_text}, seen.{tier_key}
             using errcode = '22008', hint = 'Rows this old have expired and are not taken back.';
@@ -65,15 +63,9 @@ begin
             return true;
         end loop;
     end if;
-    stack := current_setting({setting}, true);
-    noted := coalesce(nullif(current_setting({missed}, true), '')::jsonb, '[]') || jsonb_build_object(
-        'depth', length(stack) - length(replace(stack, ' ', '')), 'nested', split_part(stack, ' ', 1) like '%+', 'verdict', verdict,
-        'met', current_setting({met}, true), 'row', seen::text);
-    if jsonb_array_length(noted) > 1000 then
-        -- Too many to look at each.
-        perform modak.allow_own_change({table_id}, {table_text}, null);
-    end if;
-    perform set_config({missed}, noted::text, true);
+    perform modak.note_missed({table_id}, {table_text}, jsonb_build_object(
+        'nested', split_part(current_setting({setting}, true), ' ', 1) like '%+', 'verdict', verdict,
+        'met', current_setting({met}, true), 'row', seen::text));
     return false;
 end
 $body$;
