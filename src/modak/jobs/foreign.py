@@ -9,6 +9,7 @@ from modak.core.operation import OperationKind, Phase
 from modak.errors import LakeError, LockNotAvailable, UsageError
 from modak.jobs.context import JobContext
 from modak.jobs.mirroring.alone import is_at_work
+from modak.lake.change import LakeMoved
 from modak.lake.commits import OP_KIND, Commit, commits_after, roll_back
 
 CHOICES = ("refuse", "accept", "rollback")
@@ -36,6 +37,8 @@ def settle(context: JobContext, choice: str, *, by_pump: bool = False) -> frozen
         raise LockNotAvailable(
             f"the pump is in the middle of a transaction of {context.table.name}", hint="it ends with that pass; the next try finds it done"
         )
+    if strange and late and choice == "accept":
+        raise _mixed(context, strange)
     if late or (strange and choice == "rollback"):
         # Nothing published depends on them; readers open S by its own metadata file.
         roll_back(table, tables.published_snapshot(context.connection, context.table_id))
@@ -43,12 +46,21 @@ def settle(context: JobContext, choice: str, *, by_pump: bool = False) -> frozen
     return frozenset(commit.snapshot_id for commit in strange)
 
 
-def refuse_unknown(context: JobContext, table: Table, accepted: frozenset[int]) -> None:
-    """Right before a commit: what came since the pass began is not built over blindly."""
-    _, strange = _unpublished(context, table)
+def refuse_unknown(context: JobContext, table: Table, accepted: frozenset[int], *, part: int | None = None) -> None:
+    """Right before a commit: what came since the pass began is not built over blindly.
+
+    That may also be a commit of ours: of a leader that was paused in the middle of it, or one that the catalog took long to carry out. Its
+    operation has been given up, and its rows are in ours as well. ``part``: the newest of the pump's own, which it goes on from.
+    """
+    late, strange = _unpublished(context, table)
     news = [commit for commit in strange if commit.snapshot_id not in accepted]
     if news:
         raise _refusal(context, news)
+    if late and late[-1].snapshot_id != part:
+        raise LakeMoved(
+            f"a commit of operation {late[-1].op_id}, which was given up, came to lake table {context.table.lake_table_ref} after all",
+            hint="nothing was built on it; the next pass takes it out and goes on",
+        )
 
 
 def _parts(late: list[Commit]) -> list[Commit]:
@@ -71,6 +83,14 @@ def _unpublished(context: JobContext, table: Table) -> tuple[list[Commit], list[
         else:
             strange.append(commit)
     return late, strange
+
+
+def _mixed(context: JobContext, strange: list[Commit]) -> ForeignSnapshot:
+    return ForeignSnapshot(
+        f"foreign snapshots stand on lake table {context.table.lake_table_ref} together with a commit of ours that was given up",
+        hint="they cannot be accepted without its rows: `--foreign rollback` undoes both, and the foreign changes have to be made again",
+        newest=strange[-1].snapshot_id,
+    )
 
 
 def _refusal(context: JobContext, strange: list[Commit]) -> ForeignSnapshot:

@@ -77,7 +77,7 @@ def _commit(
     context: JobContext, follower: Follower, operation: Operation, snapshots: Snapshots, cursor: Cursor
 ) -> tuple[Made, commits.Commit]:
     table = stand(context, follower)
-    foreign.refuse_unknown(context, table, frozenset())
+    foreign.refuse_unknown(context, table, frozenset(), part=follower.part)
     current = table.current_snapshot()
     number = current.sequence_number if current else None
     head = snapshots.get(table.metadata_location, number, io_properties(context.lake.storage))

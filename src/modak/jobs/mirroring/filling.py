@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as LakeTable
 
 
-def fill(context: JobContext, table: LakeTable, columns: Mapping[int, Column], values: Mapping[int, str]) -> int | None:
-    """Give every row of the lake these values, by the columns' numbers; returns the snapshot, None if the lake has no rows."""
+def fill(context: JobContext, table: LakeTable, columns: Mapping[int, Column], values: Mapping[int, str], part: int | None) -> int | None:
+    """Give every row of the lake these values, by the columns' numbers; returns the snapshot, None if the lake has no rows. ``part``: the
+    snapshot of ours that this goes on from, if it is not the published one."""
     current = table.current_snapshot()
     if current is None:
         return None
@@ -34,7 +35,7 @@ def fill(context: JobContext, table: LakeTable, columns: Mapping[int, Column], v
     details = {"old_tier_key_hi": line.tier_key_hi, "old_snapshot": line.snapshot, "to_lsn": None, "filled": list(values)}
     operation = operations.start(context.connection, context.table_id, OperationKind.MIRROR, details)
     operations.move(context.connection, operation, Phase.ABANDONED)
-    foreign.refuse_unknown(context, table, frozenset())
+    foreign.refuse_unknown(context, table, frozenset(), part=part)
     constants = _constants(context, table, columns, values)
     writer = Writer(context.target(table), operation.op_id)
     for batch in table.scan().to_arrow_batch_reader():

@@ -138,7 +138,8 @@ def describe(follower: Follower, context: JobContext, message: RelationMessage, 
     follower.shape, follower.columns = found, columns
     values = _values_to_fill(follower, commit_lsn)
     if values:
-        follower.part = fill(context, stand(context, follower), {column.number: column for column in columns}, values) or follower.part
+        numbered = {column.number: column for column in columns}
+        follower.part = fill(context, stand(context, follower), numbered, values, follower.part) or follower.part
     follower.fresh()
 
 
