@@ -15,11 +15,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from tests.decoupling import Client, House, house, make
+from tests.gateways import RunningGateway
 from tests.ports import free_ports
 
+from modak.app import App
 from modak.core.profile import Profile
 from modak.embedded.postgres import Cluster
 from modak.lake.listing import files_below
+from modak.settings import load
 
 POINTS = ["decoupled.after_journal", "decoupled.after_files", "decoupled.after_create", "decoupled.after_lake_commit"]
 
@@ -119,6 +122,35 @@ def test_the_gateway_is_killed_when_postgres_has_committed(world: House, point: 
         assert client.execute("select count(*) from modak.kept_commits").fetchone() == (0,)
     assert world.lake_table("public.account").scan().to_arrow().to_pylist() == [{"id": 1, "balance": 11}]
     assert not world.app.lake(Profile("default")).catalog.table_exists("public.old")
+
+
+@pytest.mark.parametrize("synchronous", ["on", "off"])
+def test_the_server_dies_right_after_a_commit(own_cluster: Cluster, tmp_path: Path, synchronous: str) -> None:
+    """Together with the gateway, which has not noted yet that it is settled. Nothing else of the transaction is Postgres's own."""
+    app = App(load({"HOME": os.environ.get("HOME", "/")}, dsn=own_cluster.dsn(), data=str(tmp_path / "data")))
+    world = House(app, own_cluster.dsn(), RunningGateway(app))
+    world.gateway.start()
+    with world.client() as client:
+        make(client, "account", [("id", "bigint")])
+        # So that nobody else brings the commit to disk soon.
+        client.execute("alter system set wal_writer_delay = '10s'")
+        client.execute("select pg_reload_conf()")
+    world.gateway.stop()
+    with doomed(world, "decoupled.before_confirm=kill") as (process, _), world.client(autocommit=False) as victim:
+        victim.execute(f"set synchronous_commit = {synchronous}")  # type: ignore[arg-type]
+        victim.execute("insert into account values (1)")
+        victim.commit()
+        own_cluster.stop("immediate")
+        process.kill()
+    restarted = Cluster.start(tmp_path / "own")
+    app = App(load({"HOME": os.environ.get("HOME", "/")}, dsn=restarted.dsn(), data=str(tmp_path / "data")))
+    again = House(app, restarted.dsn(), RunningGateway(app))
+    again.gateway.start()
+    with again.client() as client:
+        settled(client)
+        assert client.execute("select * from account").fetchall() == [(1,)]
+        assert client.execute("select count(*) from modak.kept_commits").fetchone() == (0,)
+    again.gateway.stop()
 
 
 def test_the_gateway_is_killed_with_bulk_rows_and_a_truncate(world: House) -> None:

@@ -11,6 +11,12 @@ declare
     hex_request text := encode(convert_to(named::text, 'UTF8'), 'hex');
 begin
     perform modak.check_lake_owner();
+    -- Postgres must not forget after a crash what it told the client: a transaction that changes nothing of Postgres's own writes no WAL, and one
+    -- without WAL, or one that does not care, is acknowledged before it is on disk. The lake would then take it back.
+    perform pg_logical_emit_message(true, 'modak', '');
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'local', true);
+    end if;
     perform o.answer from modak.gateway_order o where o.verb = 'begin' and o.request = hex_request;
 end
 $$;
