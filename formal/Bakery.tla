@@ -10,6 +10,7 @@ CONSTANTS
     ClaimsMax,
     CrashesMax,
     CutsMax,
+    AsksMax,
     Quorum,         \* how many must not hear a node before it is passed over, and how many a writer must hear
     Deferring,      \* a node with an earlier claim defers its answer
     HolderDefers,   \* so does a node that is at work, whatever the tickets say
@@ -18,9 +19,9 @@ CONSTANTS
     Revoking        \* who is cut off while at work knows it before the others pass over him
 
 VARIABLES
-    clock, own, asked, holding, acks, deferred, channel, up, cut, claims, crashes, cuts, deciding
+    clock, own, asked, holding, acks, deferred, channel, up, cut, claims, crashes, cuts, asks, deciding
 
-vars == <<clock, own, asked, holding, acks, deferred, channel, up, cut, claims, crashes, cuts, deciding>>
+vars == <<clock, own, asked, holding, acks, deferred, channel, up, cut, claims, crashes, cuts, asks, deciding>>
 
 Nodes == 1..N
 Nobody == <<0, 0, 0>>
@@ -67,6 +68,7 @@ Init ==
     /\ claims = 0
     /\ crashes = 0
     /\ cuts = 0
+    /\ asks = 0
     /\ deciding = [n \in Nodes |-> Nobody]
 
 Claim(n) ==
@@ -76,7 +78,14 @@ Claim(n) ==
     /\ clock' = [clock EXCEPT ![n] = t]
     /\ own' = [own EXCEPT ![n] = @ \cup {t}]
     /\ channel' = Tell(n, <<Claimed(t, asked[n])>>, {})
-    /\ UNCHANGED <<asked, holding, acks, deferred, up, cut, crashes, cuts, deciding>>
+    /\ UNCHANGED <<asked, holding, acks, deferred, up, cut, crashes, cuts, deciding, asks>>
+
+\* Sent again, to learn more: consent to earlier sendings of the same number stays consent.
+AskAgain(n) ==
+    /\ up[n] /\ holding[n] = 0 /\ own[n] # {} /\ asks < AsksMax
+    /\ asks' = asks + 1
+    /\ channel' = Tell(n, <<Claimed(Least(own[n]), asked[n])>>, {})
+    /\ UNCHANGED <<clock, own, asked, holding, acks, deferred, up, cut, claims, crashes, cuts, deciding>>
 
 \* A claim of m arrives at n, which consents or defers.
 ReceiveClaim(m, n) ==
@@ -93,20 +102,20 @@ ReceiveClaim(m, n) ==
                   /\ UNCHANGED deciding
              ELSE /\ deciding' = [deciding EXCEPT ![n] = IF defers THEN <<t, m, k>> ELSE Nobody]
                   /\ UNCHANGED deferred
-    /\ UNCHANGED <<own, asked, holding, acks, up, cut, crashes, cuts, claims>>
+    /\ UNCHANGED <<own, asked, holding, acks, up, cut, crashes, cuts, claims, asks>>
 
 \* Only without the common lock: the decision was taken, and is written down later.
 DeferLate(n) ==
     /\ up[n] /\ deciding[n] # Nobody
     /\ deferred' = [deferred EXCEPT ![n] = @ \cup {deciding[n]}]
     /\ deciding' = [deciding EXCEPT ![n] = Nobody]
-    /\ UNCHANGED <<clock, own, asked, holding, acks, channel, up, cut, crashes, cuts, claims>>
+    /\ UNCHANGED <<clock, own, asked, holding, acks, channel, up, cut, crashes, cuts, claims, asks>>
 
 ReceiveRelease(m, n) ==
     /\ Hears(m, n) /\ channel[m][n] # <<>> /\ Head(channel[m][n]).kind = "release"
     /\ deferred' = [deferred EXCEPT ![n] = {d \in @ : d[1] # Head(channel[m][n]).ticket \/ d[2] # m}]
     /\ channel' = [channel EXCEPT ![m][n] = Tail(@)]
-    /\ UNCHANGED <<clock, own, asked, holding, acks, up, cut, crashes, cuts, deciding, claims>>
+    /\ UNCHANGED <<clock, own, asked, holding, acks, up, cut, crashes, cuts, deciding, claims, asks>>
 
 ReceiveAck(m, n) ==
     /\ Hears(m, n) /\ channel[m][n] # <<>> /\ Head(channel[m][n]).kind = "ack"
@@ -114,7 +123,7 @@ ReceiveAck(m, n) ==
            k == Head(channel[m][n]).asked
        IN acks' = [acks EXCEPT ![n] = IF t \in own[n] /\ k = asked[n] THEN @ \cup {<<t, m>>} ELSE @]
     /\ channel' = [channel EXCEPT ![m][n] = Tail(@)]
-    /\ UNCHANGED <<clock, own, asked, holding, deferred, up, cut, crashes, cuts, deciding, claims>>
+    /\ UNCHANGED <<clock, own, asked, holding, deferred, up, cut, crashes, cuts, deciding, claims, asks>>
 
 \* A node that is up, hears too few, and has not acted on it.
 Unaware(n) == up[n] /\ ~HearsEnough(n) /\ (holding[n] # 0 \/ acks[n] # {} \/ \E m \in Nodes : \E i \in 1..Len(channel[m][n]) :
@@ -130,7 +139,7 @@ Enter(n) ==
     /\ LET t == Least(own[n])
        IN /\ \A m \in Nodes \ {n} : <<t, m>> \in acks[n] \/ PassedOver(n, m)
           /\ holding' = [holding EXCEPT ![n] = t]
-    /\ UNCHANGED <<clock, own, asked, acks, deferred, channel, up, cut, crashes, cuts, deciding, claims>>
+    /\ UNCHANGED <<clock, own, asked, acks, deferred, channel, up, cut, crashes, cuts, deciding, claims, asks>>
 
 GiveBack(n, t) ==
     LET mine == own[n] \ {t}
@@ -145,7 +154,7 @@ GiveBack(n, t) ==
 \* Commit, rollback, and a writer whose session ended: the same.
 Release(n) ==
     /\ up[n] /\ holding[n] # 0 /\ GiveBack(n, holding[n])
-    /\ UNCHANGED <<clock, asked, up, cut, crashes, cuts, deciding, claims>>
+    /\ UNCHANGED <<clock, asked, up, cut, crashes, cuts, deciding, claims, asks>>
 
 \* Who hears too few loses his turn; who waits asks anew, and answers to what was asked before count no more.
 Revoke(n) ==
@@ -156,7 +165,7 @@ Revoke(n) ==
             /\ acks' = [acks EXCEPT ![n] = {}]
             /\ channel' = Tell(n, IF own[n] = {} THEN <<>> ELSE <<Claimed(Least(own[n]), asked[n] + 1)>>, {})
             /\ UNCHANGED <<own, holding, deferred>>
-    /\ UNCHANGED <<clock, up, cut, crashes, cuts, deciding, claims>>
+    /\ UNCHANGED <<clock, up, cut, crashes, cuts, deciding, claims, asks>>
 
 \* A server dies, and all its sessions with it. What it wrote stays.
 Crash(n) ==
@@ -164,7 +173,7 @@ Crash(n) ==
     /\ crashes' = crashes + 1
     /\ up' = [up EXCEPT ![n] = FALSE]
     /\ holding' = [holding EXCEPT ![n] = 0]
-    /\ UNCHANGED <<clock, own, asked, acks, deferred, channel, cut, cuts, deciding, claims>>
+    /\ UNCHANGED <<clock, own, asked, acks, deferred, channel, cut, cuts, deciding, claims, asks>>
 
 \* It comes back, and a claim without a session is a dead writer's.
 Restart(n) ==
@@ -174,21 +183,21 @@ Restart(n) ==
     /\ acks' = [acks EXCEPT ![n] = {}]
     /\ deferred' = [deferred EXCEPT ![n] = {}]
     /\ channel' = Tell(n, IF own[n] = {} THEN <<>> ELSE <<Released(Least(own[n]))>>, deferred[n])
-    /\ UNCHANGED <<clock, asked, holding, cut, crashes, cuts, deciding, claims>>
+    /\ UNCHANGED <<clock, asked, holding, cut, crashes, cuts, deciding, claims, asks>>
 
 Cut(a, b) ==
     /\ a < b /\ {a, b} \notin cut /\ cuts < CutsMax
     /\ cut' = cut \cup {{a, b}}
     /\ cuts' = cuts + 1
-    /\ UNCHANGED <<clock, own, asked, holding, acks, deferred, channel, up, crashes, deciding, claims>>
+    /\ UNCHANGED <<clock, own, asked, holding, acks, deferred, channel, up, crashes, deciding, claims, asks>>
 
 Heal(a, b) ==
     /\ {a, b} \in cut
     /\ cut' = cut \ {{a, b}}
-    /\ UNCHANGED <<clock, own, asked, holding, acks, deferred, channel, up, crashes, cuts, deciding, claims>>
+    /\ UNCHANGED <<clock, own, asked, holding, acks, deferred, channel, up, crashes, cuts, deciding, claims, asks>>
 
 Next ==
-    \/ \E n \in Nodes : Claim(n) \/ Enter(n) \/ Release(n) \/ Revoke(n) \/ DeferLate(n) \/ Crash(n) \/ Restart(n)
+    \/ \E n \in Nodes : Claim(n) \/ AskAgain(n) \/ Enter(n) \/ Release(n) \/ Revoke(n) \/ DeferLate(n) \/ Crash(n) \/ Restart(n)
     \/ \E m, n \in Nodes : m # n /\ (ReceiveClaim(m, n) \/ ReceiveRelease(m, n) \/ ReceiveAck(m, n) \/ Cut(m, n) \/ Heal(m, n))
 
 Fairness ==

@@ -63,6 +63,7 @@ def test_every_switch_has_a_configuration_without_it() -> None:
         ("Crash", {"N": 3, "Quorum": 2, "TicketMax": 2, "ClaimsMax": 2}),
         ("Crash", {"TicketMax": 4, "ClaimsMax": 5, "CrashesMax": 2}),
         ("Cut", {"CutsMax": 3}),
+        ("Cut", {"CutsMax": 1, "AsksMax": 1}),
     ],
 )
 def test_larger(name: str, constants: dict[str, int], tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_the_page_names_every_action_and_function() -> None:
     model = (FORMAL / "Bakery.tla").read_text()
     following = model[model.index("Next ==") : model.index("Fairness ==")]
     actions = set(re.findall(r"(\w+)\([mn]", following))
-    assert len(actions) == 12
+    assert len(actions) == 13
     for action in actions:
         assert f"| `{action}` |" in page, action
     for function in re.findall(r"`modak\.(\w+)`", page):

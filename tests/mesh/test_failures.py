@@ -126,6 +126,29 @@ def test_a_node_that_is_cut_off_stops_and_the_others_go_on(mesh: Mesh, anna: Nod
         claim.check()
 
 
+def test_answers_that_take_longer_than_the_patience_of_who_asks_count(mesh: Mesh, anna: Node, bakeries: dict[str, Bakery]) -> None:
+    """A slow link, or a peer that first has to apply something large: the claim has been sent again by the time its answer comes."""
+    for name in ("berta", "clara"):
+        mesh[name].run(
+            "create function public.linger() returns trigger language plpgsql as $$ begin perform pg_sleep(1.3); return new; end $$;"
+            "create trigger linger before insert on modak.claims for each row execute function public.linger();"
+            "alter table modak.claims enable replica trigger linger"
+        )
+    try:
+        thread, got = in_thread(bakeries["anna"])
+        thread.join(20)
+        asked = anna.rows("select asked, counts_from from modak.claims where node = 'anna'")
+        assert got, asked
+        assert asked[0][0] > 0
+        got[0].check()
+        got[0].release()
+    finally:
+        for name in ("berta", "clara"):
+            mesh[name].run("drop function public.linger() cascade")
+    mend(mesh)
+    eventually(mesh.is_quiet)
+
+
 @pytest.mark.soak
 def test_two_nodes_that_do_not_hear_each_other_wait_for_each_other(
     mesh: Mesh, anna: Node, berta: Node, bakeries: dict[str, Bakery]

@@ -219,6 +219,8 @@ class _Wait:
     def _run(self) -> None:
         window = claims.alive_window(self._connection)
         every = min(_LOOK_SECONDS, window / 5)
+        # What peers say of a silent one counts for a quarter of the window: within it they can answer, and after it there is no use in waiting.
+        asking = max(every, window / 4)
         ask_at, asked = time.monotonic() + every, False
         while True:
             ask = time.monotonic() >= ask_at
@@ -234,7 +236,7 @@ class _Wait:
             if ask and verdict.state != "behind":
                 claims.ask_again(self._connection, self._claim.table, self._claim.ticket)
             if ask:
-                ask_at, asked = time.monotonic() + every, verdict.state != "behind"
+                ask_at, asked = time.monotonic() + asking, verdict.state != "behind"
             self._sleep(min(_POLL_SECONDS, every))
 
     def _judge(self, verdict: claims.Verdict, window: float) -> None:

@@ -7,7 +7,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     me text := (select n.node_name from modak.nodes n where n.is_self);
-    sending integer;
+    counted integer;
     needed integer;
     heard integer;
 begin
@@ -24,16 +24,16 @@ begin
     if p_look or not modak.has_looked() then
         perform modak.hear_mesh();
     end if;
-    select c.asked into sending from modak.claims c where c.iceberg_table = p_table and c.node = me and c.ticket = p_ticket;
+    select c.counts_from into counted from modak.claims c where c.iceberg_table = p_table and c.node = me and c.ticket = p_ticket;
     if not found then
         state := 'lost';
         return;
     end if;
-    -- Only answers to the last sending: those before may be older than a time in which this node was passed over.
+    -- Only answers since everybody was last asked anew: those before may be older than a time in which this node was passed over.
     missing := array(select n.node_name from modak.nodes n
                       where not n.is_self
                         and not exists (select from modak.claim_acks a where a.iceberg_table = p_table and a.ticket = p_ticket and a.node = me
-                                                                         and a.ack_from_node = n.node_name and a.asked = sending));
+                                                                         and a.ack_from_node = n.node_name and a.asked >= counted));
     state := 'granted';
     if missing <> '{}' then
         state := 'waiting';

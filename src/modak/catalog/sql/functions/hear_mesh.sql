@@ -25,7 +25,7 @@ begin
         perform pg_notify('modak_mesh', md5(one.iceberg_table));
     end loop;
     for one in select c.iceberg_table, c.ticket from modak.claims c join modak.nodes n on n.is_self and n.node_name = c.node loop
-        perform modak.ask_again(one.iceberg_table, one.ticket);
+        perform modak.ask_again(one.iceberg_table, one.ticket, p_anew => true);
     end loop;
     return false;
 end
