@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from tests.support import (
     EVENTS,
@@ -172,24 +173,39 @@ def test_not_null_is_taken_back_only_where_nothing_needs_it_by_now(connection: C
     table = register_table(connection, lake, primary_key=("id", "region", "extra"))
     assert table.original["set_not_null"] == ["id", "region", "extra"]
     connection.execute("alter table public.events_hot add primary key (id, event_time)")
-    connection.execute("drop view public.events; alter table public.events_hot drop column extra")
+    connection.execute("drop view public.events cascade; alter table public.events_hot drop column extra")
     unregister_table(connection, lake)
     found = rows(connection, "select attname, attnotnull from pg_attribute where attrelid = 'public.events'::regclass and attnum > 0")
     assert {("id", True), ("region", False)} <= set(found)
+
+
+@pytest.mark.parametrize(("surface", "view"), [("view", "events"), ("heap", "events_all")])
+def test_the_view_is_not_dropped_by_mistake(connection: Connection, dsn: str, lake: IcebergLake, surface: str, view: str) -> None:
+    create_events(connection)
+    before = schema_dump(dsn, "--schema-only", "--schema=public")
+    register_table(connection, lake, surface=surface)
+    for statement in (f"drop view public.{view}", "drop table public.events_hot" if surface == "view" else "drop table public.events"):
+        with pytest.raises(psycopg.errors.DependentObjectsStillExist) as refused:
+            connection.execute(statement)
+        assert "unregister_first" in str(refused.value.diag.message_detail)
+    connection.execute(f"select count(*) from public.{view}")
+    unregister_table(connection, lake)
+    assert schema_dump(dsn, "--schema-only", "--schema=public") == before
+    assert value(connection, "select count(*) from pg_proc where proname like 'unregister_first%%'") == 0
 
 
 def test_a_view_that_somebody_dropped_does_not_keep_the_name_away(connection: Connection, dsn: str, lake: IcebergLake) -> None:
     create_events(connection)
     before = schema_dump(dsn, "--schema-only", "--schema=public")
     register_table(connection, lake)
-    connection.execute("drop view public.events")
+    connection.execute("drop view public.events cascade")
     unregister_table(connection, lake)
     assert schema_dump(dsn, "--schema-only", "--schema=public") == before
 
 
 def test_a_stranger_under_the_tables_name_is_not_overrun(connection: Connection, app: App, lake: IcebergLake) -> None:
     register_events(connection, lake)
-    connection.execute("drop view public.events; create table public.events (mine int)")
+    connection.execute("drop view public.events cascade; create table public.events (mine int)")
     before = photograph(connection, app.settings.data)
     with pytest.raises(Refused, match="not the view that Modak made"):
         unregister_table(connection, lake)

@@ -22,7 +22,7 @@ from modak.core.table import Column, Dependent, Name, Relation
 from modak.core.tier_key import KEY_MIN
 from modak.errors import Problem, Refused
 from modak.registration import surface
-from modak.source import capture, cold, images, keys, spill
+from modak.source import capture, cold, images, keys, spill, writes
 from modak.source.expressions import raw
 from modak.source.relation import SQL, columns_of, dependents, describe
 from modak.source.spill import identifier
@@ -152,6 +152,7 @@ def step_aside(connection: Connection, table: Registered) -> Aside:
     # Their texts name the view by the name it has now; run again after the change, they find the new one under it.
     bound = tuple((user, text) for user in users for text in surface.definitions(connection, [user]))
     facts = _read(connection, old.oid)
+    writes.let_go(connection, table.table_id)
     aside = surface.rename(connection, "view", table.view, f"modak_going_{table.table_id}")
     connection.execute(sql.SQL("drop rule if exists modak_insert on {}").format(identifier(aside)))
     for column in old.columns:

@@ -17,7 +17,7 @@ from modak.failpoints import failpoint
 from modak.lake.iceberg import IcebergLake
 from modak.registration import mirroring, ownership, surface
 from modak.registration.register import CATALOG_STAMP, LOCK_TIMEOUT_MS, TABLE_STAMP, read_catalog_id
-from modak.source import capture, spill
+from modak.source import capture, spill, writes
 from modak.source.relation import SQL, dependents, describe, find_by_oid
 from modak.source.spill import identifier
 
@@ -104,6 +104,7 @@ def _restore(connection: Connection, table: Registered, heap: Name) -> list[Name
     _refuse_stuck(table, users)
     definitions = surface.definitions(connection, users)
     aside = table.view
+    writes.let_go(connection, table.table_id)
     if table.surface == "view":
         if view_oid:
             surface.copy_grants(connection, view_oid, heap)

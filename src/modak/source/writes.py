@@ -27,13 +27,14 @@ TRIGGER = "modak_write"
 AFTERWARDS = "modak_missed"  # by its name before the note is taken back
 _TEMPLATES = (
     "write", "unseat", "missed", "same", "taken", "older", "check_keys", "insert_rule", "planned_once", "two_tier_view", "spill_guard",
-    "spill_mirror", "capture",
+    "spill_mirror", "capture", "unregister_first",
 )  # fmt: skip
 NOTES = {"modak_note_before": "before", "modak_note_after": "after"}
 
 
 def function_names(table_id: int) -> tuple[str, ...]:
-    return (f"write_{table_id}", f"unseat_{table_id}", f"missed_{table_id}", f"same_{table_id}", *keys.function_names(table_id))
+    own = (f"write_{table_id}", f"unseat_{table_id}", f"missed_{table_id}", f"same_{table_id}")
+    return (*own, *keys.function_names(table_id), f"unregister_first_{table_id}")
 
 
 def define(
@@ -66,10 +67,22 @@ def define(
         )
     )
     _set_triggers(connection, view, shape.table_id)
+    _keep(connection, view, shape.table_id)
     close(connection, function_names(shape.table_id))
     note = sql.SQL("comment on function modak.{}() is {}").format(sql.Identifier(function_names(shape.table_id)[0]), sql.Literal(edition()))
     connection.execute(note)
     _give(connection, shape.table_id, relation.owner)
+
+
+def _keep(connection: Connection, view: Name, table_id: int) -> None:
+    """A function that takes the view's rows: as long as there is one, Postgres refuses to drop the view, and names it."""
+    let_go(connection, table_id)
+    connection.execute(SQL.template("unregister_first", function=sql.Identifier(function_names(table_id)[-1]), view=identifier(view)))
+
+
+def let_go(connection: Connection, table_id: int) -> None:
+    """The view may go: by our own hand, that is."""
+    connection.execute(sql.SQL("drop function if exists modak.{}").format(sql.Identifier(function_names(table_id)[-1])))
 
 
 @functools.cache

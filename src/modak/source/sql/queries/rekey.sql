@@ -12,7 +12,7 @@ select p.oid::regprocedure::text as routine,
        regexp_replace(p.proname, '_' || %(old)s || '$', '_' || %(new)s) as new_name
   from pg_proc p
  where p.pronamespace = 'modak'::regnamespace
-   and p.proname ~ ('^(spill_guard|spill_mirror|capture|write|unseat|missed|same|taken|older|check_keys)_' || %(old)s || '$')
+   and p.proname ~ ('^(spill_guard|spill_mirror|capture|write|unseat|missed|same|taken|older|check_keys|unregister_first)_' || %(old)s || '$')
  order by p.oid;
 
 -- name: list_references
