@@ -219,7 +219,7 @@ class _Wait:
     def _run(self) -> None:
         window = claims.alive_window(self._connection)
         every = min(_LOOK_SECONDS, window / 5)
-        # What peers say of a silent one counts for a quarter of the window: within it they can answer, and after it there is no use in waiting.
+        # What peers say of a silent one counts for a quarter of the window: so long they may take to answer.
         asking = max(every, window / 4)
         ask_at, asked = time.monotonic() + every, False
         while True:

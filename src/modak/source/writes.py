@@ -89,7 +89,7 @@ def let_go(connection: Connection, table_id: int) -> None:
 def edition() -> str:
     """What this release makes around a table, in one word. The triggers' own form counts as the number in front."""
     texts = [SQL.text("templates", f"{name}.sql") for name in _TEMPLATES]
-    return f"modak 3 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
+    return f"modak 4 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
 
 
 def is_current(connection: Connection, table_id: int) -> bool:
@@ -246,7 +246,8 @@ def _set_triggers(connection: Connection, view: Name, table_id: int) -> None:
             sql.Identifier(AFTERWARDS), identifier(view), sql.Identifier(function_names(table_id)[2])
         )
     )
-    note = sql.SQL("create or replace trigger {} {} update or delete on {} for each statement execute function modak.note_line({})")
+    events = "insert or update or delete"  # An INSERT goes by the rule, and fires none of these; COPY does.
+    note = sql.SQL(f"create or replace trigger {{}} {{}} {events} on {{}} for each statement execute function modak.note_line({{}})")
     for name, when in NOTES.items():
         connection.execute(note.format(sql.Identifier(name), raw(when), identifier(view), sql.Literal(str(table_id))))
 

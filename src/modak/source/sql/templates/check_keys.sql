@@ -8,6 +8,7 @@ as $body$
 declare
     older {heap};
     folding pg_catalog.text;
+    path pg_catalog.text;
 begin
     if tg_op OPERATOR(pg_catalog.=) 'UPDATE' and pg_catalog.record_image_eq(row({old_keys}), row({new_keys})) then
         return null;
@@ -22,7 +23,14 @@ begin
         -- So that the triggers beside this one do not take it for a deletion by the user.
         folding := pg_catalog.current_setting('modak.folding', true);
         perform pg_catalog.set_config('modak.folding', '{table_id}', true);
+        if modak.guards_triggers({table_id}) then
+            path := pg_catalog.current_setting('search_path');
+            perform pg_catalog.set_config('search_path', modak.guarded_path(pg_catalog.current_schemas(false)), true);
+        end if;
         delete from {heap} h where {is_older};
+        if path is not null then
+            perform pg_catalog.set_config('search_path', path, true);
+        end if;
         perform pg_catalog.set_config('modak.folding', coalesce(folding, ''), true);
     end loop;
     return null;

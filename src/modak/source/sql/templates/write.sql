@@ -20,151 +20,171 @@ declare
     is_done boolean := false;
     in_heap boolean;
     is_back boolean := false;
+    path pg_catalog.text;
+    answer pg_catalog.record;
 begin
-    if tg_op OPERATOR(pg_catalog.=) 'INSERT' then
-        insert into {heap} ({stored_columns}) {overriding} values ({copied_values}) returning {columns} into new;
-        return case when found then new end;
-    end if;
     entry := pg_catalog.split_part(pg_catalog.current_setting({setting}, true), ' ', 1);
-    is_first := entry OPERATOR(pg_catalog.~~) '%//%';
-    -- The common case in one query: the row stands in the heap and is what the statement saw.
-    if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
-        if is_first then
-            delete from {heap} h where {is_old} and {meets} and {planned_once};
-            if found then
-                return old;
-            end if;
-        end if;
-    else
-        {check_generated}
-        same_key := pg_catalog.record_image_eq(row({new_keys}), row({old_keys}));
-        if same_key and is_first then
-            update {heap} h set {rest_assigned} where {is_old} and {meets} and {planned_once} returning {heap_columns} into changed;
-            is_done := found;
-            -- Unless the statement may meet the row again and could not tell, that is all.
-            if is_done and entry OPERATOR(pg_catalog.~~) '%//' and not {left_as_it_was} then
-                return changed;
-            end if;
-        elsif same_key then
-            update {heap} h set {rest_assigned} where {is_old} and {meets} and {first_time_here} and {planned_once}
-                returning {heap_columns} into changed;
-            is_done := found;
-        end if;
+    if entry OPERATOR(pg_catalog.~~) '%?%' then
+        path := pg_catalog.current_setting('search_path');
+        perform pg_catalog.set_config('search_path', modak.guarded_path(pg_catalog.current_schemas(false)), true);
     end if;
-    if not is_done then
-        met := pg_catalog.current_setting({met}, true);
-        select h.tableoid, h.ctid, h.xmin, h.cmin, h.xmax into version from {heap} h where {is_old};
-        select * into standing from {heap} h where {is_old} and {notes} for update;
-        in_heap := found;
-        if in_heap then
-            -- The query above had a version of the row in its hands. Where that was one to be changed, or was another than now and we are the
-            -- ones who replaced it, a trigger of the heap has kept the row as it was, or made of it what it wants.
-            if (same_key or (is_first and tg_op OPERATOR(pg_catalog.=) 'DELETE')) and
-               (case when met OPERATOR(pg_catalog.=) pg_catalog.concat(version.tableoid, version.ctid)
-                     then pg_catalog.record_image_eq(row({standing_columns}), row({old_columns})) and {first_time}
-                     else modak.is_own_change(version.xmin) end) then
-                return null;
-            end if;
-            if not modak.{same}(standing, row({old_columns})::{heap}) then
-                perform modak.allow_own_change({table_id}, {table_text}, version.xmin);
-                -- This statement changed the row, as a join that meets it twice does, or a trigger did that it set off. Where there are
-                -- triggers, what it changed itself is marked by a lock.
-                if entry OPERATOR(pg_catalog.!~~) '%!%' or modak.is_own_change(version.xmax) then
-                    return null;
-                elsif tg_op OPERATOR(pg_catalog.=) 'UPDATE' then
-                    raise exception 'row of table "%" was already modified by an operation triggered by the current command', {table_text}
-                        using errcode = '27000', hint = pg_catalog.concat('A trigger of the heap changed it. Through this name they fire after '
-                            'each row, not at the end of the statement: change these rows in statements of their own, or hot ones in ',
-                            {heap_text}, '.');
-                end if;
-            elsif not {first_time} then
-                -- Met before, and left as it was.
-                return null;
-            end if;
-            if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
-                delete from {heap} h where {is_old};
-                return case when found then old end;
-            end if;
-        elsif exists (select from pg_catalog.pg_trigger t
-                       where t.tgrelid OPERATOR(pg_catalog.=) {table_id}::pg_catalog.oid and not t.tgisinternal
-                         and t.tgenabled OPERATOR(pg_catalog.<>) 'D' and (t.tgtype OPERATOR(pg_catalog.&) 1::pg_catalog.int2)
-                             OPERATOR(pg_catalog.<>) 0 and (t.tgtype OPERATOR(pg_catalog.&)
-                             case when tg_op OPERATOR(pg_catalog.=) 'UPDATE' then 20 else 8 end::pg_catalog.int2) OPERATOR(pg_catalog.<>) 0) then
-            -- The heap has row triggers of its own, for INSERT or UPDATE, or for DELETE. So that they fire as for any row, and none of an
-            -- INSERT decides what becomes of an UPDATE, the row comes back as it was and is then changed there. The setting lets a trigger
-            -- tell this from an insert.
-            begin
-                if not modak.{unseat}(row({old_columns})::{heap}, false) then
-                    return null;
-                end if;
-                if tg_op OPERATOR(pg_catalog.=) 'UPDATE' and not same_key then
-                    perform modak.{taken}(row({new_columns})::{heap}, true);
-                end if;
-                perform pg_catalog.set_config('modak.returning', {table_text}, true);
-                insert into {heap} ({stored_columns}) {overriding} values ({old_values}) returning {columns} into standing;
-                is_back := found;
-                perform pg_catalog.set_config('modak.returning', '', true);
-                if not is_back then
-                    raise exception 'a trigger of table "%" does not let a cold row be changed', {table_text} using errcode = '55000',
-                        hint = 'The row is inserted into the heap to be changed there, and a BEFORE INSERT trigger refuses it. '
-                               'Let it pass where current_setting(''modak.returning'', true) names the table.';
-                end if;
-                if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
-                    delete from {heap} h where {is_standing};
-                elsif same_key and pg_catalog.record_image_eq(row({standing_keys}), row({old_keys})) then
-                    update {heap} h set {rest_assigned} where {is_standing} returning {heap_columns} into changed;
-                else
-                    update {heap} h set {assignments} where {is_standing} returning {heap_columns} into changed;
-                end if;
-                if not found then
-                    raise exception using errcode = 'MDK00';
-                end if;
-                if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
-                    return old;
-                end if;
-                is_done := true;
-            exception
-                when sqlstate 'MDK00' then
-                    -- A trigger refused it: the row stays as it was, where it was.
-                    return null;
-                when integrity_constraint_violation then
-                    if is_back then
-                        raise;
-                    end if;
-                    -- The old image breaks a rule that is younger than it. The new one alone has to obey.
-            end;
-            if not is_done and not modak.{unseat}(row({old_columns})::{heap}, tg_op OPERATOR(pg_catalog.=) 'DELETE') then
-                return null;
-            elsif tg_op OPERATOR(pg_catalog.=) 'DELETE' then
-                return old;
-            end if;
-        elsif not modak.{unseat}(row({old_columns})::{heap}, tg_op OPERATOR(pg_catalog.=) 'DELETE') then
-            return null;
-        elsif tg_op OPERATOR(pg_catalog.=) 'DELETE' then
-            return old;
+    <<work>>
+    begin
+        if tg_op OPERATOR(pg_catalog.=) 'INSERT' then
+            insert into {heap} ({stored_columns}) {overriding} values ({copied_values}) returning {columns} into new;
+            answer := case when found then new end;
+            exit work;
         end if;
-    end if;
-    if not is_done then
-        -- Another row's key: an INSERT may replace a cold row, an UPDATE must not.
-        if not same_key then
-            perform modak.{taken}(row({new_columns})::{heap}, true);
-        end if;
-        if in_heap then
-            update {heap} h set {assignments} where {is_old} returning {heap_columns} into changed;
+        is_first := entry OPERATOR(pg_catalog.~~) '%//%';
+        -- The common case in one query: the row stands in the heap and is what the statement saw.
+        if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
+            if is_first then
+                delete from {heap} h where {is_old} and {meets} and {planned_once};
+                if found then
+                    answer := old;
+                    exit work;
+                end if;
+            end if;
         else
-            insert into {heap} ({stored_columns}) {overriding} values ({new_values}) returning {columns} into changed;
+            {check_generated}
+            same_key := pg_catalog.record_image_eq(row({new_keys}), row({old_keys}));
+            if same_key and is_first then
+                update {heap} h set {rest_assigned} where {is_old} and {meets} and {planned_once} returning {heap_columns} into changed;
+                is_done := found;
+                -- Unless the statement may meet the row again and could not tell, that is all.
+                if is_done and entry OPERATOR(pg_catalog.~~) '%//' and not {left_as_it_was} then
+                    answer := changed;
+                    exit work;
+                end if;
+            elsif same_key then
+                update {heap} h set {rest_assigned} where {is_old} and {meets} and {first_time_here} and {planned_once}
+                    returning {heap_columns} into changed;
+                is_done := found;
+            end if;
         end if;
-        if not found then
-            return null;
+        if not is_done then
+            met := pg_catalog.current_setting({met}, true);
+            select h.tableoid, h.ctid, h.xmin, h.cmin, h.xmax into version from {heap} h where {is_old};
+            select * into standing from {heap} h where {is_old} and {notes} for update;
+            in_heap := found;
+            if in_heap then
+                -- The query above had a version of the row in its hands. Where that was one to be changed, or was another than now and we are the
+                -- ones who replaced it, a trigger of the heap has kept the row as it was, or made of it what it wants.
+                if (same_key or (is_first and tg_op OPERATOR(pg_catalog.=) 'DELETE')) and
+                   (case when met OPERATOR(pg_catalog.=) pg_catalog.concat(version.tableoid, version.ctid)
+                         then pg_catalog.record_image_eq(row({standing_columns}), row({old_columns})) and {first_time}
+                         else modak.is_own_change(version.xmin) end) then
+                    exit work;
+                end if;
+                if not modak.{same}(standing, row({old_columns})::{heap}) then
+                    perform modak.allow_own_change({table_id}, {table_text}, version.xmin);
+                    -- This statement changed the row, as a join that meets it twice does, or a trigger did that it set off. Where there are
+                    -- triggers, what it changed itself is marked by a lock.
+                    if entry OPERATOR(pg_catalog.!~~) '%!%' or modak.is_own_change(version.xmax) then
+                        exit work;
+                    elsif tg_op OPERATOR(pg_catalog.=) 'UPDATE' then
+                        raise exception 'row of table "%" was already modified by an operation triggered by the current command', {table_text}
+                            using errcode = '27000', hint = pg_catalog.concat('A trigger of the heap changed it. Through this name they fire after '
+                                'each row, not at the end of the statement: change these rows in statements of their own, or hot ones in ',
+                                {heap_text}, '.');
+                    end if;
+                elsif not {first_time} then
+                    -- Met before, and left as it was.
+                    exit work;
+                end if;
+                if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
+                    delete from {heap} h where {is_old};
+                    answer := case when found then old end;
+                    exit work;
+                end if;
+            elsif exists (select from pg_catalog.pg_trigger t
+                           where t.tgrelid OPERATOR(pg_catalog.=) {table_id}::pg_catalog.oid and not t.tgisinternal
+                             and t.tgenabled OPERATOR(pg_catalog.<>) 'D' and (t.tgtype OPERATOR(pg_catalog.&) 1::pg_catalog.int2)
+                                 OPERATOR(pg_catalog.<>) 0 and (t.tgtype OPERATOR(pg_catalog.&)
+                                 case when tg_op OPERATOR(pg_catalog.=) 'UPDATE' then 20 else 8 end::pg_catalog.int2) OPERATOR(pg_catalog.<>) 0) then
+                -- The heap has row triggers of its own, for INSERT or UPDATE, or for DELETE. So that they fire as for any row, and none of an
+                -- INSERT decides what becomes of an UPDATE, the row comes back as it was and is then changed there. The setting lets a trigger
+                -- tell this from an insert.
+                begin
+                    if not modak.{unseat}(row({old_columns})::{heap}, false) then
+                        exit work;
+                    end if;
+                    if tg_op OPERATOR(pg_catalog.=) 'UPDATE' and not same_key then
+                        perform modak.{taken}(row({new_columns})::{heap}, true);
+                    end if;
+                    perform pg_catalog.set_config('modak.returning', {table_text}, true);
+                    insert into {heap} ({stored_columns}) {overriding} values ({old_values}) returning {columns} into standing;
+                    is_back := found;
+                    perform pg_catalog.set_config('modak.returning', '', true);
+                    if not is_back then
+                        raise exception 'a trigger of table "%" does not let a cold row be changed', {table_text} using errcode = '55000',
+                            hint = 'The row is inserted into the heap to be changed there, and a BEFORE INSERT trigger refuses it. '
+                                   'Let it pass where current_setting(''modak.returning'', true) names the table.';
+                    end if;
+                    if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
+                        delete from {heap} h where {is_standing};
+                    elsif same_key and pg_catalog.record_image_eq(row({standing_keys}), row({old_keys})) then
+                        update {heap} h set {rest_assigned} where {is_standing} returning {heap_columns} into changed;
+                    else
+                        update {heap} h set {assignments} where {is_standing} returning {heap_columns} into changed;
+                    end if;
+                    if not found then
+                        raise exception using errcode = 'MDK00';
+                    end if;
+                    if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
+                        answer := old;
+                        exit work;
+                    end if;
+                    is_done := true;
+                exception
+                    when sqlstate 'MDK00' then
+                        -- A trigger refused it: the row stays as it was, where it was.
+                        exit work;
+                    when integrity_constraint_violation then
+                        if is_back then
+                            raise;
+                        end if;
+                        -- The old image breaks a rule that is younger than it. The new one alone has to obey.
+                end;
+                if not is_done and not modak.{unseat}(row({old_columns})::{heap}, tg_op OPERATOR(pg_catalog.=) 'DELETE') then
+                    exit work;
+                elsif tg_op OPERATOR(pg_catalog.=) 'DELETE' then
+                    answer := old;
+                    exit work;
+                end if;
+            elsif not modak.{unseat}(row({old_columns})::{heap}, tg_op OPERATOR(pg_catalog.=) 'DELETE') then
+                exit work;
+            elsif tg_op OPERATOR(pg_catalog.=) 'DELETE' then
+                answer := old;
+                exit work;
+            end if;
         end if;
+        if not is_done then
+            -- Another row's key: an INSERT may replace a cold row, an UPDATE must not.
+            if not same_key then
+                perform modak.{taken}(row({new_columns})::{heap}, true);
+            end if;
+            if in_heap then
+                update {heap} h set {assignments} where {is_old} returning {heap_columns} into changed;
+            else
+                insert into {heap} ({stored_columns}) {overriding} values ({new_values}) returning {columns} into changed;
+            end if;
+            if not found then
+                exit work;
+            end if;
+        end if;
+        -- For when the statement meets the row again.
+        if entry OPERATOR(pg_catalog.~~) '%!%' then
+            perform from {heap} h where {is_changed} for key share;
+        end if;
+        if is_first and {left_as_it_was} then
+            perform modak.note_unchanged({table_id}, h.cmin) from {heap} h where {is_changed};
+        end if;
+        answer := changed;
+    end;
+    if path is not null then
+        perform pg_catalog.set_config('search_path', path, true);
     end if;
-    -- For when the statement meets the row again.
-    if entry OPERATOR(pg_catalog.~~) '%!%' then
-        perform from {heap} h where {is_changed} for key share;
-    end if;
-    if is_first and {left_as_it_was} then
-        perform modak.note_unchanged({table_id}, h.cmin) from {heap} h where {is_changed};
-    end if;
-    return changed;
+    return answer;
 end
 $body$;
