@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "modak"
 
 # What each part may import of Modak, besides itself and the base modules.
-BASE = {"errors", "failpoints", "progress", "settings", "sqlfiles", "connection", "logs", "tls"}
+BASE = {"errors", "failpoints", "progress", "settings", "sqlfiles", "connection", "logs", "tls", "patience"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "failpoints": set(),
@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "connection": {"errors"},
     "logs": set(),
     "tls": {"errors"},
+    "patience": set(),
     "core": {"errors"},
     "embedded": {"errors", "progress", "failpoints"},
     "catalog": BASE | {"core"},

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from modak.errors import NotFound, UsageError
+from modak.patience import Gone, Patience, Slow, TooLarge, whole
 from modak.rest.face import Face, Forbidden, Place
 
 log = logging.getLogger("modak.rest")
@@ -47,6 +48,10 @@ _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (Forbidden, 403, "ForbiddenException"),
     (NoSuchPrefix, 404, "NoSuchWarehouseException"),
     (Malformed, 400, "BadRequestException"),
+    (Slow, 408, "RequestTimeoutException"),
+    (TooLarge, 400, "BadRequestException"),
+    # Nobody reads this.
+    (Gone, 400, "BadRequestException"),
     (ValidationError, 400, "BadRequestException"),
     (ValueError, 400, "BadRequestException"),
     (KeyError, 400, "BadRequestException"),
@@ -77,6 +82,7 @@ class RestCatalog:
     face: Callable[[str], Face]
     token: str = field(repr=False)
     default: str = "default"
+    patience: Patience = field(default_factory=Patience)
 
     def build(self) -> Starlette:
         tables = "/v1/{prefix}/namespaces/{namespace}/tables"
@@ -108,18 +114,25 @@ class RestCatalog:
         async def endpoint(request: Request) -> Response:
             if not self._knows(request):
                 return _error(401, "NotAuthorizedException", "the token is missing or wrong")
+            # Whoever is known need not give way to others while the rest of his body comes.
+            request.state.is_known = True
             return await _answered(lambda: self._work(works[request.method], request), is_commit=request.method == "POST")
 
         return Route(path, endpoint, methods=list(works))
 
     async def _work(self, work: Work, request: Request) -> Response:
-        body = await _body(request) if request.method == "POST" else None
+        body = await self._body(request) if request.method == "POST" else None
 
         def run() -> Any:
             return work(self._face(request.path_params["prefix"]), request, body)
 
         found = await asyncio.to_thread(run)
         return Response(status_code=204) if found is None else JSONResponse(found)
+
+    async def _body(self, request: Request) -> Any:
+        if int(request.headers.get("content-length") or 0) > BODY_BYTES_MAX:
+            raise TooLarge(f"a body has {BODY_BYTES_MAX:,} bytes at most here")
+        return _object(json.loads(await whole(request.receive, self.patience, BODY_BYTES_MAX) or b"{}"), "the body")
 
     def _face(self, profile: str) -> Face:
         try:
@@ -130,18 +143,6 @@ class RestCatalog:
     def _knows(self, request: Request) -> bool:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and secrets.compare_digest(given.encode(), self.token.encode())
-
-
-async def _body(request: Request) -> Any:
-    if int(request.headers.get("content-length") or 0) > BODY_BYTES_MAX:
-        raise ValueError(f"a body of more than {BODY_BYTES_MAX} bytes")
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise ValueError(f"a body of more than {BODY_BYTES_MAX} bytes")
-        parts.append(part)
-    return _object(json.loads(b"".join(parts) or b"{}"), "the body")
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:
@@ -179,7 +180,9 @@ def _refused(_: Request, error: Exception) -> Response:
 
 
 def _error(status: int, name: str, message: str) -> Response:
-    return JSONResponse({"error": {"message": message, "type": name, "code": status}}, status)
+    # Of a body that did not come the rest may come yet, and is nothing that a connection can go on with.
+    headers = {"Connection": "close"} if status == 408 else None
+    return JSONResponse({"error": {"message": message, "type": name, "code": status}}, status, headers)
 
 
 def _place(request: Request) -> Place:

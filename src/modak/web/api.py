@@ -19,7 +19,7 @@ from modak.core.operation import OperationKind
 from modak.core.table import Name
 from modak.errors import ConnectionFailed, ModakError, UsageError
 from modak.source.relation import parse_name
-from modak.web.console.guard import Guard, body
+from modak.web.console.guard import Guard
 from modak.web.console.query import Queries, QueryFailed, cell
 from modak.web.errors import Answer, error_response, internal, json_response, response_of
 from modak.web.reports import Reports
@@ -78,7 +78,7 @@ class Api:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise Answer(415, "unsupported_type", "send the query as application/json", hint='{"sql": "select 1"}')
         try:
-            given = json.loads(await body(request, _SQL_BYTES_MAX))
+            given = json.loads(await self._guard.body(request, _SQL_BYTES_MAX))
         except ValueError as cause:
             raise UsageError("the body is not JSON", hint='{"sql": "select 1"}') from cause
         if not isinstance(given, dict) or not isinstance(given.get("sql"), str) or set(given) != {"sql"}:

@@ -5,7 +5,6 @@ Nothing of a load begins before its body is here, so no transaction ever waits f
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import tempfile
@@ -18,7 +17,8 @@ from typing import BinaryIO, Protocol, cast
 import zstandard
 from starlette.requests import Request
 
-from modak.web.errors import Answer, busy
+from modak.patience import Patience, Slow, pieces
+from modak.web.errors import Answer, busy, late
 
 _PIECE_BYTES = 256 * 1024
 # A few bytes of zstd may stand for 128 KiB: fed in small bites, none of them becomes much more than a piece.
@@ -35,6 +35,10 @@ class BodyLimits:
     idle_seconds: float = 30.0
     seconds_max: float = 900.0
 
+    @property
+    def patience(self) -> Patience:
+        return Patience(self.idle_seconds, self.seconds_max)
+
 
 @dataclass(frozen=True)
 class Body:
@@ -46,10 +50,6 @@ class Body:
 
     def close(self) -> None:
         self.file.close()
-
-
-class Gone(Exception):
-    """The client left before the body was complete."""
 
 
 class Unpacking(Protocol):
@@ -67,27 +67,22 @@ async def receive(request: Request, limits: BodyLimits, folder: Path) -> Body:
     file = cast("BinaryIO", tempfile.SpooledTemporaryFile(max_size=limits.memory_bytes, dir=str(folder)))  # noqa: SIM115 - the load closes it
     try:
         size = lines = 0
-        async with asyncio.timeout(limits.seconds_max):
-            more = True
-            while more:
-                data, more = await _next(request, limits)
-                for piece in _pieces(unpacking, data):
-                    size += len(piece)
-                    lines += piece.count(b"\n")
-                    if size > limits.bytes_max:
-                        raise _too_large(limits)
-                    file.write(piece)
-            # A disk that is full must say so here, where it is answered, and not when the load begins to read.
-            file.flush()
+        async for data in pieces(request.receive, limits.patience):
+            for piece in _unpacked(unpacking, data):
+                size += len(piece)
+                lines += piece.count(b"\n")
+                if size > limits.bytes_max:
+                    raise _too_large(limits)
+                file.write(piece)
+        # A disk that is full must say so here, where it is answered, and not when the load begins to read.
+        file.flush()
         if not unpacking.is_complete:
             raise Answer(400, "bad_encoding", "the body ends before its compressed data does", hint="was it sent completely?")
     except BaseException as cause:
         with contextlib.suppress(OSError):  # it tries once more to write what found no room
             file.close()
-        if isinstance(cause, TimeoutError):
-            raise Answer(
-                408, "timeout", "the body did not arrive in time", hint="send it without pauses, or make smaller batches"
-            ) from cause
+        if isinstance(cause, Slow):
+            raise late(hint="send it without pauses, or make smaller batches") from cause
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             raise busy(
                 503, "no_space", "there is no room for the body on the server", hint="make smaller batches, or load again later"
@@ -96,15 +91,7 @@ async def receive(request: Request, limits: BodyLimits, folder: Path) -> Body:
     return Body(file, size, lines)
 
 
-async def _next(request: Request, limits: BodyLimits) -> tuple[bytes, bool]:
-    async with asyncio.timeout(limits.idle_seconds):
-        message = await request.receive()
-    if message["type"] == "http.disconnect":
-        raise Gone
-    return message.get("body", b""), message.get("more_body", False)
-
-
-def _pieces(unpacking: Unpacking, data: bytes) -> Iterator[bytes]:
+def _unpacked(unpacking: Unpacking, data: bytes) -> Iterator[bytes]:
     try:
         yield from unpacking.feed(data)
     except (zlib.error, zstandard.ZstdError) as cause:

@@ -41,6 +41,16 @@ def busy(status: int, code: str, message: str, hint: str = "try again in a momen
     return Answer(status, code, message, hint=hint, headers={"Retry-After": str(RETRY_SECONDS)})
 
 
+def late(hint: str = "send it without pauses") -> Answer:
+    """A body that did not come. What is left of it may come yet, and is nothing that a connection can go on with."""
+    return Answer(408, "timeout", "the body did not arrive in time", hint=hint, headers={"Connection": "close"})
+
+
+def gone() -> Answer:
+    """Nobody reads this."""
+    return Answer(400, "gone", "the client left before the body was complete")
+
+
 def internal() -> Answer:
     """What nobody expected. The log has the rest."""
     return Answer(

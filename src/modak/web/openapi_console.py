@@ -232,6 +232,7 @@ _ERRORS = {
     "403": "the console is off, or only shows",
     "404": "the table is not registered",
     "405": "the method is not for this address",
+    "408": "the body did not arrive in time",
     "413": "the body is too large",
     "415": "the content type is not known",
     "429": "too many wrong passwords; Retry-After says when to come back",
@@ -294,7 +295,7 @@ PATHS: Part = {
             "summary": "One query, read only",
             "security": _SECURITY,
             "requestBody": {"required": True, "content": {"application/json": {"schema": _QUERY}}},
-            "responses": _answers("its rows", "Rows", "400", "413", "415"),
+            "responses": _answers("its rows", "Rows", "400", "408", "413", "415"),
         }
     },
 }

@@ -7,32 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import h11
 import uvicorn
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from modak.app import App
 from modak.errors import MissingComponent
 from modak.load import LoadOptions, lake_storage
 from modak.load.group import GroupLimits, Loads
+from modak.patience import Patience
 from modak.tls import tls_context
 from modak.web.api import Api
 from modak.web.app import build
 from modak.web.bodies import BodyLimits
-from modak.web.console.guard import Guard
+from modak.web.console.guard import FORM_PATIENCE, Guard
 from modak.web.console.pages import Console
 from modak.web.console.query import Queries
 from modak.web.console.rendering import LIVE_SECONDS
 from modak.web.console.session import access
+from modak.web.protocol import HEADER_SECONDS, connections_max, protocol
 from modak.web.reports import Reports
 from modak.web.stream_load import StreamLoad
 from modak.worker.errands import Errands
@@ -45,8 +44,6 @@ from modak.worker.state import LoopState
 # Rows of one batch at most; a file of a gigabyte has about so many.
 ROWS_MAX = 20_000_000
 _HEADER_BYTES_MAX = 64 * 1024
-_HEADER_SECONDS = 30.0
-_CONNECTIONS_MAX = 1000
 _GRACE_SECONDS = 30
 _LOOKS_MAX = 4
 _THREADS_MAX = 24
@@ -63,7 +60,9 @@ class HttpServer:
     body_limits: BodyLimits | None = None
     group_limits: GroupLimits | None = None
     loads_max: int = 128
-    header_seconds: float = _HEADER_SECONDS
+    form_patience: Patience = FORM_PATIENCE
+    header_seconds: float = HEADER_SECONDS
+    connections_max: int = field(default_factory=connections_max)
     sample_seconds: float = SAMPLE_SECONDS
     live_seconds: float = LIVE_SECONDS
     port: int = 0
@@ -106,7 +105,7 @@ class HttpServer:
         rest = self.app.rest_catalog()
         console, routes = self._console(is_tls=tls is not None)
         application = build(self.metrics, stream_load, self.health, routes, rest.build() if rest else None, console.missing)
-        server = _Server(_config(application, self.header_seconds, tls))
+        server = _Server(_config(application, protocol(self.header_seconds, self.connections_max), tls))
         running = asyncio.create_task(server.serve(sockets=[listening]))
         waiting = asyncio.create_task(self._stop.wait())
         started()
@@ -120,7 +119,8 @@ class HttpServer:
     def _console(self, *, is_tls: bool) -> tuple[Console, list[Route]]:
         """The console and the API behind one door, sharing places: neither may take all of Postgres's connections."""
         settings = self.app.settings
-        guard = Guard(access(settings.console_password, settings.http[0]), settings.console_password or "", is_tls)
+        password = settings.console_password or ""
+        guard = Guard(access(password, settings.http[0]), password, is_tls, self.form_patience)
         queries, places = Queries(self.app), asyncio.Semaphore(_LOOKS_MAX)
         api = Api(self.reports, queries, guard, self.health, places)
         console = Console(self.app, self.reports, queries, self.errands, guard, places, self.live_seconds)
@@ -165,10 +165,10 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
         yield listening
 
 
-def _config(application: Any, header_seconds: float, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(application: Any, kind: type[asyncio.Protocol], tls: ssl.SSLContext | None) -> uvicorn.Config:
     config = uvicorn.Config(
         application,
-        http=type("_Protocol", (_Protocol,), {"header_seconds": header_seconds}),
+        http=kind,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -191,63 +191,3 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals belong to the command that serves; uvicorn would raise them again at the end, and the exit code would not be 0."""
         yield
-
-
-class _Protocol(H11Protocol):
-    """uvicorn's, with a clock for connections that have no request at work, and with errors in our shape."""
-
-    header_seconds = _HEADER_SECONDS
-    _clock: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > _CONNECTIONS_MAX:
-            self._refuse(503, "too_many_connections", "the server has too many connections")
-        else:
-            self._wind_up()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._halt()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        # Unless the next request stood behind this one already.
-        if self.cycle.response_complete:
-            self._wind_up()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._halt()
-        super().connection_lost(exc)
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "bad_request", "this is no HTTP request, or its headers are too large")
-
-    def _wind_up(self) -> None:
-        self._halt()
-        self._clock = self.loop.call_later(self.header_seconds, self._late)
-
-    def _halt(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
-
-    def _late(self) -> None:
-        if self.conn.trailing_data[0]:
-            self._refuse(408, "timeout", "the headers did not arrive in time")
-        elif not self.transport.is_closing():
-            self.transport.close()
-
-    def _refuse(self, status: int, code: str, message: str) -> None:
-        if self.transport.is_closing():
-            return
-        error = {"code": code, "message": message, "hint": None, "line": None, "column": None, "value": None}
-        content = json.dumps({"error": error}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()), (b"connection", b"close")]
-        headers += [(b"retry-after", b"1")] if status == 503 else []
-        # An answer that began already cannot become another one.
-        with contextlib.suppress(h11.LocalProtocolError):
-            for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=content), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()

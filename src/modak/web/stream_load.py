@@ -21,8 +21,9 @@ from modak.load.files import ArrowFile, ArrowStream, ParquetRows
 from modak.load.group import Batch, Loads, table_named
 from modak.load.jsonl import JsonLines
 from modak.load.request import RowFile, check_label
-from modak.web.bodies import Body, BodyLimits, Gone, receive
-from modak.web.errors import Answer, busy, internal, json_response, response_of
+from modak.patience import Gone
+from modak.web.bodies import Body, BodyLimits, receive
+from modak.web.errors import Answer, busy, gone, internal, json_response, response_of
 from modak.worker.metrics import Metrics
 
 PREFIX = "/api/load/"
@@ -65,8 +66,7 @@ class StreamLoad:
         except ModakError as error:
             return response_of(error)
         except Gone:
-            # Nobody reads this.
-            return Answer(400, "gone", "the client left before the body was complete").response()
+            return gone().response()
         except Exception:  # noqa: BLE001 - never a stack trace for a client
             _log.exception("%s %s failed", request.method, request.url.path)
             return internal().response()
@@ -99,6 +99,7 @@ class StreamLoad:
         if not hmac.compare_digest(given.encode("latin-1"), self.token.encode()):
             hint = "send MODAK_LOAD_TOKEN's value as X-Modak-Token, or as Authorization: Bearer"
             raise Answer(401, "unauthorized", "the token is missing or wrong", hint=hint, headers={"WWW-Authenticate": "Bearer"})
+        request.state.is_known = True
 
     async def _load(self, request: Request, table: Name) -> Response:
         label, kind = _label(request), _kind(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 
 import pytest
 import zstandard
@@ -14,6 +15,7 @@ from modak.load import LabelInFlight, LoadFailed, LoadRejected
 from modak.web.bodies import _PIECE_BYTES, Unpacking, _Gzip, _Zstd
 from modak.web.errors import response_of
 from modak.web.openapi import DOCUMENT
+from modak.web.protocol import connections_max
 
 DOCUMENTED = {int(status) for status in DOCUMENT["paths"]["/api/load/{table}"]["post"]["responses"]}
 ENCODINGS = {"gzip": (gzip.compress, _Gzip), "zstd": (zstandard.compress, _Zstd)}
@@ -69,3 +71,9 @@ def test_no_piece_is_large(encoding: str) -> None:
     pack, kind = ENCODINGS[encoding]
     largest = max(len(piece) for piece in kind().feed(pack(b"\0" * 100_000_000)))
     assert largest <= 16 * _PIECE_BYTES
+
+
+@pytest.mark.parametrize(("files", "places"), [(resource.RLIM_INFINITY, 1000), (1_000_000, 1000), (1024, 512)])
+def test_connections_leave_files_for_the_jobs(monkeypatch: pytest.MonkeyPatch, files: int, places: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert connections_max() == places

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from modak.errors import UsageError
+from modak.patience import Gone, Patience, Slow, TooLarge, whole
 from modak.web.console.session import (
     Access,
     Session,
@@ -20,10 +21,14 @@ from modak.web.console.session import (
     is_password,
     names_loopback,
 )
-from modak.web.errors import Answer
+from modak.web.errors import Answer, gone, late
 
 COOKIE = "modak_session"
 FORM_BYTES_MAX = 128 * 1024
+# Before anybody is known: a password, with every character of it as an escape, and a page to go back to.
+LOGIN_BYTES_MAX = 16 * 1024
+# A form is small, and a page or a script sends it at once.
+FORM_PATIENCE = Patience(idle_seconds=10.0, seconds_max=30.0)
 _FIELDS_MAX = 60
 _log = logging.getLogger(__name__)
 
@@ -49,6 +54,7 @@ class Guard:
     access: Access
     password: str = field(default="", repr=False)
     is_tls: bool = False
+    patience: Patience = FORM_PATIENCE
     sessions: Sessions = field(default_factory=Sessions)
     throttle: Throttle = field(default_factory=Throttle)
 
@@ -64,6 +70,7 @@ class Guard:
         session = self.session(request)
         if session is None:
             raise Elsewhere("/login" + _next(request))
+        request.state.is_known = True
         return session
 
     def api(self, request: Request, *, acts: bool = False) -> None:
@@ -74,6 +81,7 @@ class Guard:
                 raise Answer(403, "read_only", READ_ONLY, hint=READ_ONLY_HINT)
             return
         if self.session(request) is not None:
+            request.state.is_known = True
             return
         given = basic_password(request.headers.get("authorization", ""))
         headers = {"WWW-Authenticate": 'Basic realm="modak", charset="UTF-8"'}
@@ -81,6 +89,7 @@ class Guard:
             raise Answer(401, "unauthorized", "log in first", hint="HTTP Basic, with any name and MODAK_CONSOLE_PASSWORD", headers=headers)
         if not self.knows(request, given):
             raise Answer(401, "unauthorized", "the password is wrong", headers=headers)
+        request.state.is_known = True
 
     def knows(self, request: Request, given: str) -> bool:
         """Whether the password is right. Too many wrong ones have to wait."""
@@ -106,12 +115,31 @@ class Guard:
         self.sessions.close(request.cookies.get(COOKIE, ""))
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=self.is_tls)
 
+    async def body(self, request: Request, bytes_max: int = FORM_BYTES_MAX) -> bytes:
+        try:
+            return await whole(request.receive, self.patience, bytes_max)
+        except TooLarge as cause:
+            raise Answer(413, "too_large", f"this takes {bytes_max:,} bytes at most") from cause
+        except Slow as cause:
+            raise late() from cause
+        except Gone as cause:
+            raise gone() from cause
+
+    async def fields(self, request: Request, bytes_max: int = FORM_BYTES_MAX) -> dict[str, str]:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+            raise Answer(415, "unsupported_type", "a form is sent as application/x-www-form-urlencoded")
+        try:
+            text = (await self.body(request, bytes_max)).decode()
+            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_MAX, errors="strict"))
+        except ValueError as cause:
+            raise UsageError("the form cannot be read") from cause
+
     async def form(self, request: Request) -> dict[str, str]:
         """A form that a page of ours sent in this session."""
         session = self.page(request)
         if session is None:
             raise Answer(403, "read_only", READ_ONLY, hint=READ_ONLY_HINT)
-        given = await fields(request)
+        given = await self.fields(request)
         check_origin(request)
         if not hmac.compare_digest(given.pop("form_token", "").encode(), session.form_token.encode()):
             raise Answer(403, "bad_form", "the form is not from this session", hint="load the page again and send it once more")
@@ -129,26 +157,6 @@ def check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
         raise Answer(403, "bad_form", "the form comes from another site")
-
-
-async def body(request: Request, bytes_max: int = FORM_BYTES_MAX) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > bytes_max:
-            raise Answer(413, "too_large", f"this takes {bytes_max:,} bytes at most")
-        parts.append(part)
-    return b"".join(parts)
-
-
-async def fields(request: Request) -> dict[str, str]:
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
-        raise Answer(415, "unsupported_type", "a form is sent as application/x-www-form-urlencoded")
-    try:
-        text = (await body(request)).decode()
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_MAX, errors="strict"))
-    except ValueError as cause:
-        raise UsageError("the form cannot be read") from cause
 
 
 def local_path(text: str) -> str:

@@ -22,7 +22,7 @@ from modak.errors import ConnectionFailed, ModakError, NotFound, NotRegistered, 
 from modak.registration import policy
 from modak.web.api import kind_of, moment_of, named, table_of
 from modak.web.console import views
-from modak.web.console.guard import Elsewhere, Guard, check_origin, fields, local_path
+from modak.web.console.guard import LOGIN_BYTES_MAX, Elsewhere, Guard, check_origin, local_path
 from modak.web.console.query import Queries, QueryFailed
 from modak.web.console.rendering import LIVE_SECONDS, Rendering
 from modak.web.console.session import Access, Session
@@ -142,7 +142,7 @@ class Console:
                 raise Elsewhere(after)
             return self._show(request, "login.html", None, after=after, wrong=None)
         check_origin(request)
-        given = await fields(request)
+        given = await self.guard.fields(request, LOGIN_BYTES_MAX)
         after = local_path(given.get("next", ""))
         try:
             wrong = None if self.guard.knows(request, given.get("password", "")) else "This is not the password."
