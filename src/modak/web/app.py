@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,7 +19,7 @@ from modak.web.stream_load import PREFIX, StreamLoad
 from modak.worker.health import HealthCheck
 from modak.worker.metrics import Metrics
 
-_ASKING_MAX = 3
+T = TypeVar("T")
 
 
 def build(
@@ -39,16 +40,14 @@ def build(
         page = missing(request) if error.status_code == 404 else None
         return page if page is not None else _refused(error)
 
-    # Anybody may ask for these, and each asks Postgres: not all of its connections are for them.
-    places = asyncio.Semaphore(_ASKING_MAX)
+    # Anybody may ask for these, as often as he likes, and each asks Postgres.
+    measured, examined = shared(metrics.text), shared(health)
 
     async def metrics_page(_: Request) -> Response:
-        async with places:
-            return Response(await asyncio.to_thread(metrics.text), media_type=metrics.content_type)
+        return Response(await measured(), media_type=metrics.content_type)
 
     async def health_page(_: Request) -> Response:
-        async with places:
-            found = await asyncio.to_thread(health)
+        found = await examined()
         return json_response(found.as_dict(), 200 if found.is_fine else 503, {} if found.is_fine else {"Retry-After": "5"})
 
     routes: list[BaseRoute] = [
@@ -64,6 +63,27 @@ def build(
     made = Starlette(routes=routes, exception_handlers={HTTPException: refused, Exception: _failed})
     made.router.redirect_slashes = False
     return with_headers(made)
+
+
+def shared(look: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    """One look at a time, however many ask: those who come while one is under way share the next, and nobody is told what was before."""
+    turn = asyncio.Lock()
+    following: asyncio.Task[T] | None = None
+
+    async def next_look() -> T:
+        nonlocal following
+        async with turn:
+            following = None
+            return await asyncio.to_thread(look)
+
+    async def ask() -> T:
+        nonlocal following
+        if following is None:
+            following = asyncio.create_task(next_look())
+        # Whoever leaves does not take the answer from the others.
+        return await asyncio.shield(following)
+
+    return ask
 
 
 class _Endpoint:

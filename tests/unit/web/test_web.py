@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import resource
+import threading
 
 import pytest
 import zstandard
@@ -12,6 +14,7 @@ import zstandard
 from modak import errors
 from modak.errors import ModakError, Problem, Refused
 from modak.load import LabelInFlight, LoadFailed, LoadRejected
+from modak.web.app import shared
 from modak.web.bodies import _PIECE_BYTES, Unpacking, _Gzip, _Zstd
 from modak.web.errors import response_of
 from modak.web.openapi import DOCUMENT
@@ -77,3 +80,46 @@ def test_no_piece_is_large(encoding: str) -> None:
 def test_connections_leave_files_for_the_jobs(monkeypatch: pytest.MonkeyPatch, files: int, places: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
     assert connections_max() == places
+
+
+def test_a_crowd_shares_a_look() -> None:
+    """However many ask at once, and whoever of them leaves; and nobody gets one that began before he asked."""
+    gate, looks = threading.Event(), list[int]()
+
+    def look() -> int:
+        looks.append(len(looks) + 1)
+        assert gate.wait(30)
+        return looks[-1]
+
+    async def crowd() -> None:
+        ask = shared(look)
+        first = asyncio.ensure_future(ask())
+        while not looks:
+            await asyncio.sleep(0.001)
+        others = [asyncio.ensure_future(ask()) for _ in range(100)]
+        await asyncio.sleep(0.01)
+        others[0].cancel()
+        gate.set()
+        assert await first == 1
+        assert await asyncio.gather(*others[1:]) == [2] * 99
+        assert await ask() == 3
+
+    asyncio.run(crowd())
+
+
+def test_a_look_that_fails_fails_those_who_share_it_and_nobody_else() -> None:
+    answers = iter([ValueError("away"), 7])
+
+    def look() -> int:
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def crowd() -> None:
+        ask = shared(look)
+        found = await asyncio.gather(*(ask() for _ in range(5)), return_exceptions=True)
+        assert [str(one) for one in found] == ["away"] * 5
+        assert await ask() == 7
+
+    asyncio.run(crowd())
