@@ -18,7 +18,7 @@ from modak.gateway.analytics.in_full import in_full
 from modak.gateway.analytics.parameters import bound, data_type, value_text
 from modak.gateway.analytics.relations import RegisteredRelation, RelationColumn
 from modak.gateway.analytics.seam import Declined, Seam, client_sql
-from modak.gateway.analytics.statement import looks_like_query, read_statement, taken_apart, with_views
+from modak.gateway.analytics.statement import read_statement, taken_apart, with_views
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.parse import parse
 from modak.gateway.interception import Parameter
@@ -52,18 +52,6 @@ EVENTS = RegisteredRelation(
 
 def seam(line: int) -> Seam:
     return Seam(EVENTS, line, 1, "m", None, 0)
-
-
-@pytest.mark.parametrize(
-    "sql", ["select 1", " \n-- why\nSELECT 1", "/* a */ (select 1)", "with x as (select 1) select 2", "table t", "VALUES (1)"]
-)
-def test_queries_are_told_by_their_first_word(sql: str) -> None:
-    assert looks_like_query(sql)
-
-
-@pytest.mark.parametrize("sql", ["insert into t select 1", "explain select 1", "selection", "begin", "copy t to stdout", "", "-- select 1"])
-def test_other_statements_too(sql: str) -> None:
-    assert not looks_like_query(sql)
 
 
 @pytest.mark.parametrize(

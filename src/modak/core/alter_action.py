@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from modak.core.opening import end_of_comment
 from modak.errors import UsageError
 
 
@@ -73,26 +74,14 @@ def _tokens(text: str) -> Iterator[_Token]:
             position = match.end()
             continue
         if text.startswith("/*", position):
-            position = _end_of_comment(text, position)
+            end = end_of_comment(text, position)
+            if end is None:
+                raise UsageError("a comment in the action has no end")
+            position = end
             continue
         token = _token(text, position)
         yield token
         position = token.end
-
-
-def _end_of_comment(text: str, start: int) -> int:
-    """Comments of this kind stand in each other."""
-    depth, position = 0, start
-    while position < len(text):
-        if text.startswith("/*", position):
-            depth, position = depth + 1, position + 2
-        elif text.startswith("*/", position):
-            depth, position = depth - 1, position + 2
-        else:
-            position += 1
-        if depth == 0:
-            return position
-    raise UsageError("a comment in the action has no end")
 
 
 def _token(text: str, start: int) -> _Token:

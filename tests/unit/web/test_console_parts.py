@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -262,6 +263,13 @@ def test_only_queries_run(text: str) -> None:
 )
 def test_queries_of_every_kind(text: str) -> None:
     assert query.check(text)
+
+
+def test_no_text_keeps_the_server_busy() -> None:
+    began = time.monotonic()
+    with pytest.raises(UsageError, match="only queries run here"):
+        query.check("/**/" * 25 + "x")
+    assert time.monotonic() - began < 3
 
 
 def test_templates_escape_what_they_are_given() -> None:

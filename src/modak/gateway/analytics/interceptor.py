@@ -17,6 +17,7 @@ from typing import TypeVar
 from sqlglot import exp
 
 from modak.core.mirror_reads import HEAP, HYBRID, wait_seconds
+from modak.core.opening import is_query
 from modak.core.tier_key import KEY_MAX
 from modak.errors import ConnectionFailed
 from modak.gateway.analytics import mirrors
@@ -30,7 +31,7 @@ from modak.gateway.analytics.reader import Reader, Readers, ReadFailed
 from modak.gateway.analytics.relations import RegisteredRelation, Relations
 from modak.gateway.analytics.route import Route, read_route
 from modak.gateway.analytics.seam import Behind, Client, Declined, Stale, ask_client
-from modak.gateway.analytics.statement import Candidate, looks_like_query, read_statement, taken_apart, with_views
+from modak.gateway.analytics.statement import Candidate, read_statement, taken_apart, with_views
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.functions import register_functions
 from modak.gateway.dialect.literals import timestamp_text
@@ -95,7 +96,7 @@ class LakeInterceptor:
             self._executor.submit(self._refresh)
         if not self._has_chosen and "modak.mirrored_reads" in sql.lower():
             self.note_choice()
-        if not looks_like_query(sql) or not self._mentions().search(sql):
+        if not is_query(sql) or not self._mentions().search(sql):
             return None
         found = _read(sql) if len(sql) <= _CACHED_CHARS_MAX else read_statement(sql)
         if found is None:
@@ -135,7 +136,7 @@ class LakeInterceptor:
     async def describe_route(self, sql: str, session: ClientSession, parameters: Sequence[Parameter] = ()) -> Route:
         """Where this session's statement would run, and why; nothing is run. Mistakes in it raise what Postgres says."""
         await self._run(self._relations.refresh)
-        candidate = read_statement(sql) if looks_like_query(sql) else None
+        candidate = read_statement(sql) if is_query(sql) else None
         if candidate is None:
             return Route("postgres", "not a SELECT over tables that the gateway understands")
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.remote import conjuncts
 from modak.scan.predicate import Predicate
 
-# Words, comments and parentheses before the word that says what a statement is.
-_OPENING = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(select|with|values|table)\b", re.IGNORECASE | re.DOTALL)
 _QUERIES = (exp.Select, exp.SetOperation, exp.Subquery)
 # Nodes that change something, or take locks.
 _ACTS = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Lock)
@@ -36,10 +33,6 @@ class Candidate:
     uses: tuple[int, ...]
     functions: tuple[str, ...]
     reason: str = ""
-
-
-def looks_like_query(sql: str) -> bool:
-    return _OPENING.match(sql) is not None
 
 
 def read_statement(sql: str) -> Candidate | None:

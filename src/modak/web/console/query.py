@@ -6,7 +6,6 @@ query goes by the extended protocol, which takes one statement.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from modak.app import App
 from modak.catalog import console_login
 from modak.catalog.explain import Route, route
 from modak.connection import Connection, connect
+from modak.core.opening import is_query
 from modak.errors import ConnectionFailed, ModakError, UsageError
 
 STATEMENT_CHARACTERS_MAX = 20_000
@@ -31,7 +31,6 @@ ROWS_MAX = 500
 SECONDS_MAX = 30.0
 CELL_CHARACTERS_MAX = 1000
 _CONNECT_SECONDS = 5
-_QUERY = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values|table)\b", re.IGNORECASE | re.DOTALL)
 
 
 class QueryFailed(ModakError):
@@ -63,7 +62,7 @@ def check(statement: str) -> str:
         raise UsageError(f"a query has {STATEMENT_CHARACTERS_MAX:,} characters at most here")
     if "\0" in text:
         raise UsageError("a query cannot hold the character NUL")
-    if _QUERY.match(text) is None:
+    if not is_query(text):
         raise UsageError("only queries run here: SELECT, WITH, VALUES or TABLE", hint="for everything else there is psql")
     return text
 
