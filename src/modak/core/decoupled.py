@@ -40,7 +40,8 @@ _FROM_ICEBERG: Mapping[str, tuple[str, str]] = {
 }
 _DUCKDB = {"time": "TIME", "fixed": "BLOB"}
 
-_TRANSFORM = re.compile(r"\s*([a-zA-Z]+)\s*\(\s*(.*?)\s*\)\s*", re.DOTALL)
+_TRANSFORM = re.compile(r"([a-zA-Z]+)\s*+\((.*)\)", re.DOTALL)
+_NUMBER = re.compile(r"[0-9]{1,10}")
 _TIME_TRANSFORMS = ("year", "month", "day", "hour")
 _WITH_NUMBER = ("bucket", "truncate")
 TRANSFORMS = "a column, or identity, year, month, day, hour, bucket(n, …), truncate(n, …) of one"
@@ -60,10 +61,10 @@ class PartitionField:
     @classmethod
     def parse(cls, text: str) -> PartitionField:
         """``day(at)``, ``bucket(16, id)`` and also ``bucket(id, 16)``; anything without parentheses is a column's name."""
-        match = _TRANSFORM.fullmatch(text)
+        match = _TRANSFORM.fullmatch(text.strip())
         if match is None:
             return cls("identity", _unquoted(text.strip()))
-        word, inside = match[1].lower(), match[2]
+        word, inside = match[1].lower(), match[2].strip()
         if word in _WITH_NUMBER:
             return cls._with_number(word, inside, text)
         if word not in ("identity", *_TIME_TRANSFORMS):
@@ -72,11 +73,13 @@ class PartitionField:
 
     @classmethod
     def _with_number(cls, word: str, inside: str, text: str) -> PartitionField:
-        first = re.fullmatch(r"([0-9]{1,10})\s*,\s*(.+)", inside, re.DOTALL)
-        last = re.fullmatch(r"(.+?)\s*,\s*([0-9]{1,10})", inside, re.DOTALL)
-        if first is None and last is None:
+        before, _, after = inside.partition(",")
+        number, column = before.strip(), after.strip()
+        if not _NUMBER.fullmatch(number):
+            before, _, after = inside.rpartition(",")
+            number, column = after.strip(), before.strip()
+        if not _NUMBER.fullmatch(number) or not column:
             raise Refused(f"{word} in {text!r} wants a number and a column", hint=f"for example {word}(16, id)")
-        number, column = (first[1], first[2]) if first else (last[2], last[1]) if last else ("", "")
         if not 1 <= int(number) <= _NUMBER_MAX:
             raise Refused(f"the number of {word} in {text!r} is not between 1 and {_NUMBER_MAX}")
         return cls(word, _unquoted(column), int(number))

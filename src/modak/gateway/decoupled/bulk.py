@@ -21,8 +21,10 @@ from modak.scan.sqltext import quoted, regclass
 
 _STATEMENT_CHARS_MAX = 200_000
 _NAME = r'(?:"(?:[^"]|"")+"|[a-z_][a-z0-9_$]*(?![a-z0-9_$]))'
+# Blanks are never given back: how many of them stand where decides nothing, and trying it out is work of the third power of their number.
+_COLUMNS = rf"\(\s*+({_NAME}(?:\s*+,\s*+{_NAME})*+)\s*+\)"
 _HEAD = re.compile(
-    rf"\s*insert\s+into\s+({_NAME})(?:\s*\.\s*({_NAME}))?\s*(?:\(\s*({_NAME}(?:\s*,\s*{_NAME})*)\s*\))?\s*(?=[\s(]*(?:select|with|table)\b)",
+    rf"\s*+insert\s++into\s++({_NAME})(?:\s*+\.\s*+({_NAME}))?\s*+(?:{_COLUMNS})?\s*+(?=[\s(]*+(?:select|with|table)\b)",
     re.IGNORECASE | re.ASCII,
 )
 _PARTS = re.compile(_NAME, re.IGNORECASE | re.ASCII)

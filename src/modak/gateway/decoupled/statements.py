@@ -94,16 +94,22 @@ def tables_in(sql: str) -> tuple[int, ...]:
 
 def locked_in(sql: str) -> tuple[int, ...]:
     """The tables whose rows a SELECT locks: all that it names, or those that it says."""
-    locks = _LOCKS.search(sql)
-    if locks is None:
+    locks = sql[_locks_at(sql) :]
+    if not locks:
         return ()
-    aliases = _LOCKED.findall(locks[0])
+    aliases = _LOCKED.findall(locks)
     named = {found[1]: int(found[0]) for found in _ALIASED.findall(sql)}
     return tables_in(sql) if "" in aliases else tuple(dict.fromkeys(named[alias] for alias in aliases))
 
 
 def without_locks(sql: str) -> str:
-    return _LOCKS.sub("", sql)
+    return sql[: _locks_at(sql)]
+
+
+def _locks_at(sql: str) -> int:
+    """Where they begin, or the end. They stand behind all quotes: what looks like many of them inside of a text is not looked at."""
+    found = _LOCKS.search(sql, max(sql.rfind("'"), sql.rfind('"')) + 1)
+    return found.start() if found else len(sql)
 
 
 def quoted_name(table_id: int) -> str:

@@ -21,15 +21,18 @@ _UNITS |= {"hour": (0, 0, 3_600_000_000), "minute": (0, 0, 60_000_000), "second"
 _UNIT_NAMES = {"mon": "month", "min": "minute", "sec": "second", "hr": "hour", "y": "year", "d": "day", "h": "hour"}
 _TRUNCATIONS = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
 _ZONES = frozenset({"utc", "gmt", "etc/utc"})
+# Terms follow each other without a gap, so that no blanks are looked at twice, however many there are.
+_TERM = re.compile(r"([+-]?[0-9]{1,9})\s*+([a-zA-Z]++)\s*+")
+_INTERVAL = re.compile(rf"(?:{_TERM.pattern})+")
 
 
 def parse_interval(text: str) -> Typed:
     """``1 day``, ``-2 hours 30 minutes``, ``1 year 2 mons``: whole numbers of named units."""
     total = [0, 0, 0]
-    parts = re.findall(r"\s*([+-]?[0-9]{1,9})\s*([a-zA-Z]+)", text)
-    if not parts or not re.fullmatch(r"(?:\s*[+-]?[0-9]{1,9}\s*[a-zA-Z]+)+\s*", text):
+    stripped = text.strip()
+    if not _INTERVAL.fullmatch(stripped):
         raise Untranslatable(f"interval {text[:40]!r}")
-    for amount, name in parts:
+    for amount, name in _TERM.findall(stripped):
         unit = name.lower()
         unit = unit[:-1] if unit.endswith("s") and len(unit) > 1 else unit
         unit = _UNIT_NAMES.get(unit, unit)
