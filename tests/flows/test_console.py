@@ -28,7 +28,7 @@ from modak.app import App
 from modak.catalog import leadership, profiles
 from modak.embedded.postgres import Cluster
 from modak.errors import UsageError
-from modak.web.console.query import Queries, QueryFailed
+from modak.web.console.query import RESULT_BYTES_MAX, Queries, QueryFailed
 from modak.web.headers import POLICY
 from modak.web.openapi import DOCUMENT
 from modak.worker.lease import leading
@@ -381,7 +381,8 @@ def test_nobody_types_queries_as_the_worker(made: Shop) -> None:
 
 def test_queries_are_bounded(made: Shop, http: RunningHttp) -> None:
     found = asked(http, "select generate_series(1, 1000000000), repeat('x', 5000)").json
-    assert (len(found["rows"]), found["truncated"], len(found["rows"][0][1])) == (500, True, 1001)
+    assert (len(found["rows"]), found["truncated"], found["truncated_by"], len(found["rows"][0][1])) == (500, True, "rows", 1001)
+    assert found["values_cut"] == 500
     assert asked(http, "select date '4713-01-01 BC', 'infinity'::timestamp, null").json["rows"] == [["4713-01-01 BC", "infinity", None]]
     for body, status in (("{", 400), ("[]", 400), ('{"sql": 1}', 400), ('{"sql": "select 1", "x": 1}', 400), ("x" * 200_000, 413)):
         assert call(http.port, "POST", "/api/v1/sql", body, BASIC | JSON).status == status
@@ -391,6 +392,30 @@ def test_queries_are_bounded(made: Shop, http: RunningHttp) -> None:
         quick.run("select pg_sleep(30)")
     with pytest.raises(QueryFailed, match=r"ended after 0\.5 s"):
         quick.run("select set_config('statement_timeout', '0', true), pg_sleep(30)")
+
+
+def test_large_results_are_cut_and_say_so(made: Shop, http: RunningHttp, person: Person) -> None:
+    """By their bytes as well: the leader's memory is for its work. What is cut is not kept until somebody looks at it."""
+    with made.connection() as connection:
+        connection.execute("create type public.large as (a text)")
+    kinds = "repeat('é', 3000000), array[repeat('x', 3000000)], row(repeat('x', 3000000))::public.large, to_jsonb(repeat('x', 3000000))"
+    found = Queries(App(made.app.settings)).run(f"select {kinds}, repeat('x', 1000) from generate_series(1, 3)")
+    assert {len(value or "") for row in found.rows for value in row[:4]} == {1001}
+    assert (found.rows[0][0], found.rows[0][4]) == ("é" * 1000 + "…", "x" * 1000)
+    assert (len(found.rows), found.truncated_by, found.values_cut) == (3, None, 12)
+    with made.connection() as connection:
+        connection.execute("drop type public.large")
+    wide = "select " + ", ".join(["repeat('x', 1000)"] * 40) + " from generate_series(1, 1000)"
+    answer = asked(http, wide).json
+    matches(answer, DOCUMENT["components"]["schemas"]["Rows"])
+    assert (answer["truncated"], answer["truncated_by"], answer["values_cut"]) == (True, "bytes", 0)
+    assert RESULT_BYTES_MAX * 0.9 < sum(len(value) + 64 for row in answer["rows"] for value in row) <= RESULT_BYTES_MAX
+    page = person.send("/sql", {"form_token": person.token(), "what": "run", "sql": wide}).text.decode()
+    assert "and more that are not shown since these are 8.0 MiB already" in page
+    page = person.send("/sql", {"form_token": person.token(), "what": "run", "sql": "select repeat('x', 1001)"}).text.decode()
+    assert ("x" * 1000 + "…" in page, "Of 1 value only the first 1,000 characters are shown" in page) == (True, True)
+    empty = Queries(App(made.app.settings), bytes_max=10_000).run("select null, null, null, null from generate_series(1, 400)")
+    assert (len(empty.rows), empty.truncated_by) == (39, "bytes")
 
 
 def test_without_a_gateway_postgres_answers(made: Shop, http: RunningHttp) -> None:

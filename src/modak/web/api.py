@@ -20,7 +20,7 @@ from modak.core.table import Name
 from modak.errors import ConnectionFailed, ModakError, UsageError
 from modak.source.relation import parse_name
 from modak.web.console.guard import Guard
-from modak.web.console.query import Queries, QueryFailed, cell
+from modak.web.console.query import Queries, QueryFailed
 from modak.web.errors import Answer, error_response, internal, json_response, response_of
 from modak.web.reports import Reports
 from modak.worker.health import HealthCheck
@@ -86,8 +86,10 @@ class Api:
         found = await asyncio.to_thread(self._queries.run, given["sql"])
         return {
             "columns": list(found.columns),
-            "rows": [[cell(value) for value in row] for row in found.rows],
-            "truncated": found.truncated,
+            "rows": [list(row) for row in found.rows],
+            "truncated": found.truncated_by is not None,
+            "truncated_by": found.truncated_by,
+            "values_cut": found.values_cut,
             "seconds": found.seconds,
             "engine": found.engine,
             "note": found.note,

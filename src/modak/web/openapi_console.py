@@ -6,7 +6,7 @@ from typing import Any
 
 from modak.core.operation import OperationKind, Phase
 from modak.core.partition import PartitionState
-from modak.web.console.query import ROWS_MAX, STATEMENT_CHARACTERS_MAX
+from modak.web.console.query import CELL_CHARACTERS_MAX, RESULT_BYTES_MAX, ROWS_MAX, STATEMENT_CHARACTERS_MAX
 from modak.worker.samples import METRICS
 
 Part = dict[str, Any]
@@ -218,7 +218,14 @@ SCHEMAS: Part = {
     "Rows": _object(
         columns=_list(_TEXT),
         rows=_list(_list(_kind("string", "as Postgres prints it; null is NULL", null=True))),
-        truncated=_kind("boolean", f"there are more than {ROWS_MAX} rows"),
+        truncated=_kind("boolean", "there are more rows than these"),
+        truncated_by={
+            "enum": ["rows", "bytes", None],
+            "description": f"the limit they met: {ROWS_MAX} rows, or {RESULT_BYTES_MAX:,} bytes",
+        },
+        values_cut=_kind(
+            "integer", f"values of more than {CELL_CHARACTERS_MAX:,} characters, of which these are the first, with … behind them"
+        ),
         seconds=_NUMBER,
         engine={"enum": ["gateway", "postgres"]},
         note=_TEXT_OR_NULL,

@@ -272,6 +272,22 @@ def test_no_text_keeps_the_server_busy() -> None:
     assert time.monotonic() - began < 3
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "€", "😀"])
+@pytest.mark.parametrize(("length", "shown"), [(0, 0), (999, 999), (1000, 1000), (1001, 1001), (5_000_000, 1001)])
+def test_of_a_value_the_beginning_is_kept(letter: str, length: int, shown: int) -> None:
+    found = query._Text(0).load((letter * length).encode())
+    assert found == (letter * length if length <= 1000 else letter * 1000 + "…")
+    assert len(found) == shown
+
+
+def test_wide_results_are_shown_quickly() -> None:
+    outcome = query.Outcome(tuple(map(str, range(200))), (("1",) * 200,) * 500)
+    began = time.monotonic()
+    shown = views.query("select", outcome=outcome)["result"]
+    assert shown["rows"][499][199] == ("1", True)
+    assert time.monotonic() - began < 5
+
+
 def test_templates_escape_what_they_are_given() -> None:
     rendering = Rendering(Guard(Access.OPEN))
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})

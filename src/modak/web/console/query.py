@@ -1,4 +1,4 @@
-"""The SQL page's engine: one query, in a read-only transaction, with limits on time and rows; by the gateway where it can be reached.
+"""The SQL page's engine: one query, in a read-only transaction, with limits on time, rows and bytes; by the gateway where it is reached.
 
 What keeps it read only is Postgres: the transaction is, and with a snapshot from before the query it cannot be made writable any more. The
 query goes by the extended protocol, which takes one statement.
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from psycopg import conninfo
@@ -30,7 +30,16 @@ STATEMENT_CHARACTERS_MAX = 20_000
 ROWS_MAX = 500
 SECONDS_MAX = 30.0
 CELL_CHARACTERS_MAX = 1000
+RESULT_BYTES_MAX = 8 * 1024 * 1024
+# What a value costs besides its text, in memory and on the page: a million empty ones are not nothing.
+_CELL_BYTES = 64
+# By which psycopg finds what reads the types that it does not know.
+_UNKNOWN_TYPE = 0
 _CONNECT_SECONDS = 5
+
+
+Row = tuple[str | None, ...]
+Limit = Literal["rows", "bytes"]
 
 
 class QueryFailed(ModakError):
@@ -41,11 +50,15 @@ class QueryFailed(ModakError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``engine`` is gateway or postgres; ``truncated``: there are more rows than are shown."""
+    """``engine`` is gateway or postgres; ``truncated_by``: there are more rows than these, which are enough by their number or their size.
+
+    ``values_cut`` are longer than a page shows, and only their beginnings are here.
+    """
 
     columns: tuple[str, ...] = ()
-    rows: tuple[tuple[Any, ...], ...] = ()
-    truncated: bool = False
+    rows: tuple[Row, ...] = ()
+    truncated_by: Limit | None = None
+    values_cut: int = 0
     seconds: float = 0.0
     engine: str = "postgres"
     note: str | None = None
@@ -73,6 +86,7 @@ class Queries:
 
     app: App
     rows_max: int = ROWS_MAX
+    bytes_max: int = RESULT_BYTES_MAX
     seconds_max: float = SECONDS_MAX
     together: int = 3
 
@@ -161,18 +175,23 @@ class Queries:
         connection.execute("select 1 from pg_catalog.pg_class limit 1")
 
     def _rows(self, connection: Connection, text: str) -> Outcome:
-        found: list[tuple[Any, ...]] = []
+        found: list[Row] = []
+        size = 0
+        ended_by: Limit | None = None
         with connection.cursor(row_factory=tuple_row) as cursor:
             _as_text(cursor)
             stream = cursor.stream(text.encode())
             try:
                 for row in stream:
-                    if len(found) == self.rows_max:
-                        return Outcome(_columns(cursor), tuple(found), truncated=True)
+                    size += sum(map(_bytes, row))
+                    ended_by = "rows" if len(found) == self.rows_max else "bytes" if size > self.bytes_max else None
+                    if ended_by is not None:
+                        break
                     found.append(row)
             finally:
                 stream.close()  # type: ignore[attr-defined]
-            return Outcome(_columns(cursor), tuple(found))
+            cut = sum(_is_cut(value) for row in found for value in row)
+            return Outcome(_columns(cursor), tuple(found), ended_by, cut)
 
     def _route(self, text: str) -> Route:
         """By what ``modak explain`` prints. Without a gateway there is none to ask, and Postgres's own plan has to do."""
@@ -195,14 +214,27 @@ class Queries:
 
 def _as_text(cursor: psycopg.Cursor[Any]) -> None:
     """Values as Postgres prints them: Python has no dates before our era, nor infinite ones."""
+    cursor.adapters.register_loader(_UNKNOWN_TYPE, _Text)
     for known in psycopg.adapters.types:
         for oid in (known.oid, known.array_oid):
             cursor.adapters.register_loader(oid, _Text)
 
 
 class _Text(Loader):
+    """As much of a value as is shown. The rest is not kept: a few hundred large ones would be all of the leader's memory."""
+
     def load(self, data: Buffer) -> str:
-        return bytes(data).decode(errors="replace")
+        # A character has four bytes at most, so that the last one shown is whole.
+        text = bytes(data[: 4 * (CELL_CHARACTERS_MAX + 1)]).decode(errors="replace")
+        return text if len(text) <= CELL_CHARACTERS_MAX else text[:CELL_CHARACTERS_MAX] + "…"
+
+
+def _is_cut(value: str | None) -> bool:
+    return value is not None and len(value) > CELL_CHARACTERS_MAX
+
+
+def _bytes(value: str | None) -> int:
+    return _CELL_BYTES + (len(value.encode()) if value is not None else 0)
 
 
 def _columns(cursor: psycopg.Cursor[Any]) -> tuple[str, ...]:
@@ -214,11 +246,3 @@ def _failed(cause: psycopg.Error) -> QueryFailed:
     message = diagnosis.message_primary or str(cause).strip() or type(cause).__name__
     more = {"sqlstate": diagnosis.sqlstate, "detail": diagnosis.message_detail, "position": diagnosis.statement_position}
     return QueryFailed(message, hint=diagnosis.message_hint, **{name: value for name, value in more.items() if value})
-
-
-def cell(value: Any) -> str | None:
-    """A value as text for people; None is NULL."""
-    if value is None:
-        return None
-    text = str(value)
-    return text if len(text) <= CELL_CHARACTERS_MAX else text[:CELL_CHARACTERS_MAX] + "…"

@@ -13,7 +13,7 @@ from modak.core.tier_key import TierKeyType
 from modak.errors import ModakError, Refused
 from modak.web.console import charts, words
 from modak.web.console.charts import Line
-from modak.web.console.query import Outcome, cell
+from modak.web.console.query import CELL_CHARACTERS_MAX, RESULT_BYTES_MAX, ROWS_MAX, SECONDS_MAX, Outcome
 from modak.web.reports import HISTORY_SECONDS, HISTORY_STEP_SECONDS, partition_of
 from modak.worker.samples import SAMPLE_SECONDS, SAMPLES_MAX, Samples
 
@@ -107,10 +107,12 @@ def operations(found: Sequence[Row], *, full: bool) -> Row:
 def query(statement: str, *, outcome: Outcome | None = None, route: Route | None = None, failed: ModakError | None = None) -> Row:
     shown = None
     if outcome is not None:
+        numeric = _numeric(outcome)
         shown = {
-            "columns": list(zip(outcome.columns, _numeric(outcome), strict=True)),
-            "rows": [list(zip(map(cell, row), _numeric(outcome), strict=True)) for row in outcome.rows],
-            "truncated": outcome.truncated,
+            "columns": list(zip(outcome.columns, numeric, strict=True)),
+            "rows": [list(zip(row, numeric, strict=True)) for row in outcome.rows],
+            "truncated_by": outcome.truncated_by,
+            "values_cut": outcome.values_cut,
             "seconds": f"{outcome.seconds:.3f}" if outcome.seconds < 1 else f"{outcome.seconds:.1f}",
             "engine": "the gateway" if outcome.engine == "gateway" else "Postgres",
             "note": outcome.note,
@@ -118,6 +120,7 @@ def query(statement: str, *, outcome: Outcome | None = None, route: Route | None
     found = route if route is not None else Route(outcome.route) if outcome is not None else None
     return {
         "statement": statement,
+        "limits": {"seconds": f"{SECONDS_MAX:g}", "rows": ROWS_MAX, "bytes": RESULT_BYTES_MAX, "characters": CELL_CHARACTERS_MAX},
         "result": shown,
         "route": _sorted(found) if found is not None else None,
         "tiers": found.tiers if found is not None else [],
