@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from tests import events, seam
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
@@ -114,6 +118,28 @@ def test_a_key_twice_in_the_lake_is_found_after_the_heap_is_gone(tiered: App) ->
     tiered.spark(Profile("default")).sql("insert into modak.public.events values (1, 10, 'a')")
     # Not published, so nobody sees it, and verify looks at S only.
     assert run(tiered).differences == ()
+
+
+@pytest.mark.parametrize(("damage", "found"), [
+    (Path.unlink, "the file is gone"),
+    (lambda file: file.write_bytes(file.read_bytes()[:-10]), "were written"),
+    (lambda file: file.write_bytes(b"x" * file.stat().st_size), "no Parquet"),
+    (lambda file: _other_rows(file), "rows, and 1 were written|bytes, and"),
+], ids=["gone", "cut short", "overwritten", "exchanged"])  # fmt: skip
+def test_a_file_of_the_lake_that_is_not_what_was_written(tiered: App, damage: Callable[[Path], object], found: str) -> None:
+    """The partitions are gone, and with them the only other copy."""
+    drop_tiered(tiered)
+    assert run(tiered).differences == ()
+    file = next(path for path in (tiered.settings.data / "warehouse").rglob("*.parquet") if parquet.read_metadata(path).num_rows == 1)
+    damage(file)
+    [difference] = run(tiered).differences
+    assert difference.key.endswith(file.name)
+    assert re.search(found, difference.lake or "")
+
+
+def _other_rows(file: Path) -> None:
+    rows = parquet.read_table(file)
+    parquet.write_table(pa.concat_tables([rows, rows]), file)
 
 
 def test_many_differences_are_bisected(app: App, connection: Connection) -> None:

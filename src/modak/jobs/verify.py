@@ -20,9 +20,10 @@ from modak.core.tier_key import KEY_MIN
 from modak.errors import LakeError
 from modak.jobs.compare import Comparison, lake_duplicates
 from modak.jobs.context import JobContext
-from modak.jobs.differences import Difference
+from modak.jobs.differences import DIFFERENCES_MAX, Difference
 from modak.jobs.publishing.seam import SEAM_LOCK
 from modak.jobs.spark import spark_failures
+from modak.lake.soundness import unsound_files
 from modak.registration import rebuild
 from modak.source.expressions import canonical_key, encoded_key, reference, row_image
 from modak.source.relation import SQL
@@ -45,7 +46,12 @@ class Verified:
 
 
 def verify(context: JobContext, *, repair: bool = False) -> Verified:
-    """Compare every heap copy with the lake, then look for keys that the lake holds twice."""
+    """Look whether the lake's files are sound, compare every heap copy with them, then look for keys that the lake holds twice."""
+    with context.progress.task("Looking at the files of the lake"):
+        unsound = _unsound(context)
+    if unsound:
+        # Whatever reads the lake would fail, with fewer words.
+        return Verified(differences=unsound[:DIFFERENCES_MAX], truncated=len(unsound) > DIFFERENCES_MAX)
     relation = context.relation()
     columns = context.columns(relation)
     found, seen = Verified(), set[Name]()
@@ -65,6 +71,13 @@ def verify(context: JobContext, *, repair: bool = False) -> Verified:
     with context.progress.task("Looking for keys that the lake holds twice"), spark_failures("the search for duplicates"):
         twice = lake_duplicates(context, columns)
     return replace(found, differences=(*found.differences, *twice))
+
+
+def _unsound(context: JobContext) -> tuple[Difference, ...]:
+    published = tables.published_snapshot(context.connection, context.table_id)
+    if published is None:
+        return ()
+    return tuple(Difference(one.path, None, one.found, "lake") for one in unsound_files(context.lake_table(), published))
 
 
 def _copies(context: JobContext, relation: Relation) -> Iterator[tuple[int, int, list[Name]]]:
