@@ -22,6 +22,7 @@ from modak.embedded.postgres import Cluster
 from modak.failpoints import armed
 from modak.lake.iceberg import IcebergLake
 from modak.settings import Settings, load
+from tests.commands import modak
 from tests.gateways import RunningGateway
 from tests.inline import run_inline
 from tests.mirroring import logical, mirrored
@@ -33,8 +34,8 @@ for _name in [name for name in os.environ if name.startswith("MODAK_") and name 
 # Every JVM of a run is a short one with little data: compiling once and collecting with one thread leaves the cores to the tests.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Fixtures for all files: one cluster whose stream can be read.
-__all__ = ["logical", "mirrored"]
+# Fixtures for all files: one cluster whose stream can be read, and the command line.
+__all__ = ["logical", "mirrored", "modak"]
 
 _TEMPLATE = "modak_template"
 _numbers = itertools.count(1)

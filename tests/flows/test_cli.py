@@ -10,46 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.commands import Modak
 from tests.support import EVENTS, create_events, photograph, rows, run_cli, value
 
 from modak.app import App
 from modak.catalog import tables
-from modak.cli import main as program
 from modak.connection import Connection
 
 REGISTER = ("register", "public.events", "--tier-key", "event_time", "--primary-key", "id")
-
-
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Modak = Callable[..., Result]
-
-
-@pytest.fixture
-def modak(app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Modak:
-    """``modak …`` inside this process, against the test's database."""
-    monkeypatch.setenv("MODAK_DSN", app.dsn)
-    monkeypatch.setenv("MODAK_DATA", str(app.settings.data))
-
-    def run(*arguments: str, code: int = 0) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            program.main(list(arguments))
-        streams = capsys.readouterr()
-        assert ended.value.code == code, streams.err
-        return Result(code, streams.out, streams.err)
-
-    return run
 
 
 def test_the_whole_way_in_text(connection: Connection, modak: Modak) -> None:

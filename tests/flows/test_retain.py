@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 from tests import events, seam
+from tests.commands import Modak
 from tests.events import EVENTS, drop_tiered, fold, put_under_modak, retain, tier
 from tests.gateways import RunningGateway
 from tests.support import reclaim_all, rows, run_cli, value
@@ -23,7 +24,6 @@ from modak.core.registration import Options
 from modak.core.table import Name
 from modak.core.tier_key import TierKeyType
 from modak.duckdb import pinned_relation
-from modak.errors import UsageError
 from modak.jobs import retain as retention
 from modak.jobs import tier as tiering
 from modak.jobs import verify
@@ -594,8 +594,11 @@ def test_the_command(cold: App, connection: Connection, dsn: str, tmp_path: Path
     assert next(row.split() for row in shown.stdout.splitlines() if "public.events" in row)[2:4] == ["300", "100"]
 
 
-def test_a_table_that_keeps_its_rows(app: App, connection: Connection) -> None:
+def test_a_table_that_keeps_its_rows(app: App, connection: Connection, modak: Modak) -> None:
     events.create(connection)
     put_under_modak(app, connection)
-    with pytest.raises(UsageError, match="for ever"):
-        retain(app)
+    nothing = retain(app)
+    assert (nothing.retention_line, nothing.files) == (None, 0)
+    told = "no retention: its rows are kept for ever; `modak policy public.events lake_retention=…` says for how long"
+    assert nothing.waiting == told
+    assert f"public.events: {told}" in modak("retain", "public.events").err

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 from tests import events, seam
+from tests.commands import Modak
 from tests.events import EVENTS, ROWS, add_partition, drop_tiered, put_under_modak, tier
 from tests.gateways import RunningGateway
 
 from modak.app import App
 from modak.connection import Connection, connect
 from modak.core.profile import Profile
-from modak.errors import LakeError, LockNotAvailable, Refused, UsageError, ValueRefused
+from modak.errors import LakeError, LockNotAvailable, Refused, ValueRefused
 from modak.jobs import tier as tier_module
+from modak.pinned.seam import pinned
 
 pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
@@ -91,9 +94,27 @@ def test_the_lag_counts_from_the_datas_own_maximum(app: App, connection: Connect
 def test_without_a_lag_nothing_is_ever_due_but_upto_works(app: App, connection: Connection) -> None:
     events.create(connection)
     put_under_modak(app, connection, lag=None)
-    with pytest.raises(UsageError, match="has no lag"):
-        tier(app)
-    assert tier(app, upto=100).partitions == ("public.p0",)
+    nothing = tier(app)
+    assert (nothing.partitions, nothing.note) == ((), "no lag: nothing is due by itself; use --upto or `modak policy public.events lag=…`")
+    moved = tier(app, upto=100)
+    assert (moved.partitions, moved.note) == (("public.p0",), None)
+    assert tier(app, upto=100).note is None
+
+
+def test_the_command_without_a_lag_drops_what_a_pin_kept(app: App, connection: Connection, modak: Modak) -> None:
+    """There is nothing to move, and what was tiered earlier goes all the same, once nobody holds it."""
+    events.create(connection)
+    put_under_modak(app, connection, lag=None)
+    with pinned(app.dsn, "public.events"):
+        assert modak("tier", "public.events", "--upto", "100", "--json").json[0]["partitions"] == ["public.p0"]
+        waiting = modak("tier", "public.events")
+        assert "no lag: nothing is due by itself; use --upto or `modak policy public.events lag=…`" in waiting.err
+        assert "not dropped yet: public.p0: pinned by" in waiting.err
+    drop_until = time.monotonic() + 30
+    while "public.p0" not in modak("tier", "--json").json[0]["dropped"]:
+        assert time.monotonic() < drop_until
+    assert seam.states(connection, EVENTS)["p0"] == "dropped"
+    assert modak("tier", "--quiet").err == ""
 
 
 def test_empty_partitions_move_the_line_without_a_snapshot(registered: App, connection: Connection) -> None:

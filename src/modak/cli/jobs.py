@@ -243,6 +243,8 @@ def _tier(context: Context, table: str | None, upto: str | None, foreign: str, k
     ]
     context.output.table(["table", "tiered", "rows", "corrected meanwhile", "T", "S", "dropped"], rows)
     for line in done:
+        if line["note"]:
+            context.output.note(f"{line['table']}: {line['note']}")
         for reason in line["waiting"]:
             context.output.note(f"not dropped yet: {reason}")
     if failed is not None:

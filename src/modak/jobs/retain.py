@@ -23,7 +23,6 @@ from modak.core.cutline import Cutline
 from modak.core.lag import Lag
 from modak.core.operation import OperationKind
 from modak.core.table import Relation
-from modak.errors import UsageError
 from modak.failpoints import failpoint
 from modak.jobs import foreign, journal, resume
 from modak.jobs.columns import surface_follows
@@ -86,10 +85,10 @@ def retain(context: JobContext) -> RetainOutcome:
 
 
 def _retain(context: JobContext) -> RetainOutcome:
-    name = context.table.name
-    if context.table.lake_retention_lag is None:
-        raise UsageError(f"{name} keeps its rows for ever", hint=f"modak policy {name} lake_retention=… says for how long")
     finished = resume.resume_all(context)
+    if context.table.lake_retention_lag is None:
+        never = f"no retention: its rows are kept for ever; `modak policy {context.table.name} lake_retention=…` says for how long"
+        return RetainOutcome(waiting=never, resumed=finished)
     foreign.settle(context, "refuse")
     relation = context.relation()
     surface_follows(context, relation)

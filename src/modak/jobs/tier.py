@@ -19,7 +19,7 @@ from modak.core.lake_table import LakeColumn
 from modak.core.operation import OperationKind, Phase
 from modak.core.partition import Partition, PartitionState
 from modak.core.table import Relation
-from modak.errors import Refused, UsageError
+from modak.errors import Refused
 from modak.failpoints import failpoint
 from modak.jobs import evolve, foreign, journal, resume
 from modak.jobs.columns import surface_follows
@@ -41,7 +41,7 @@ JOB = "tier"
 
 @dataclass(frozen=True)
 class TierOutcome:
-    """What a pass did. ``partitions`` is empty when nothing was due."""
+    """What a pass did. ``partitions`` is empty when nothing was due; ``note`` says why nothing ever is."""
 
     partitions: tuple[str, ...] = ()
     rows: int = 0
@@ -51,6 +51,7 @@ class TierOutcome:
     op_id: str | None = None
     resumed: tuple[str, ...] = ()
     premade: tuple[str, ...] = ()
+    note: str | None = None
 
 
 def tier(context: JobContext, *, upto: int | None = None, foreign_snapshots: str = "refuse") -> TierOutcome:
@@ -70,7 +71,7 @@ def _pass(context: JobContext, upto: int | None, foreign_snapshots: str) -> Tier
     line = tables.cutline(context.connection, context.table_id)
     due = _due(context, relation, line, upto)
     if not due:
-        return TierOutcome(resumed=finished, premade=made)
+        return TierOutcome(resumed=finished, premade=made, note=_why_never(context) if upto is None else None)
     _refuse_staged(context)
     columns = evolve.follow(context, relation)
     operation, sealed = seal(context, relation, due, line)
@@ -117,8 +118,13 @@ def discover(context: JobContext, relation: Relation) -> None:
 def _due(context: JobContext, relation: Relation, line: Cutline, upto: int | None) -> list[Partition]:
     table = context.table
     if upto is None and table.tier_lag is None:
-        raise UsageError(f"{table.name} has no lag, so nothing is ever due", hint=f"modak policy {table.name} lag=…, or tier --upto KEY")
+        return []
     return due_by(context, relation, line, Lag.parse(table.tier_lag, table.key_type) if table.tier_lag is not None else Lag(), upto)
+
+
+def _why_never(context: JobContext) -> str | None:
+    name = context.table.name
+    return None if context.table.tier_lag is not None else f"no lag: nothing is due by itself; use --upto or `modak policy {name} lag=…`"
 
 
 def due_by(context: JobContext, relation: Relation, line: Cutline, lag: Lag, upto: int | None = None) -> list[Partition]:
