@@ -75,6 +75,15 @@ class App:
                 require_current(connection)
             yield connection
 
+    def prepare_catalog(self) -> None:
+        """What a daemon needs before anything else; a catalog that it cannot work with is said now, and not by every request."""
+        from modak.catalog.migrate import prepare
+
+        with self.connection(migrated=False, unhurried=True) as connection:
+            done = prepare(connection)
+        if done is not None and done.applied:
+            self.progress.say(f"the catalog is there (version {done.version})")
+
     def storage(self, profile: Profile) -> Storage:
         from modak.lake.storage import resolve
 

@@ -86,6 +86,21 @@ def migrate(connection: Connection, *, upto: int | None = None) -> Outcome:
         ) from cause
 
 
+def prepare(connection: Connection) -> Outcome | None:
+    """For daemons, at their start: a catalog that is missing or older than this program is brought up to date, and any other left alone.
+
+    Of several that start at once, one does it and the others wait for it.
+    """
+    try:
+        require_current(connection)
+    except CatalogMissing as missing:
+        try:
+            return migrate(connection)
+        except psycopg.errors.ReadOnlySqlTransaction as cause:
+            raise CatalogMissing(missing.message, hint="this server only reads: run `modak migrate` on its primary") from cause
+    return None
+
+
 def _migrate(connection: Connection, upto: int) -> Outcome:
     connection.execute("select pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
     if installed_version(connection) is None:

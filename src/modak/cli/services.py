@@ -24,10 +24,14 @@ def add_commands(group: click.Group) -> None:
                   help="Give Postgres another password to log in here with; the old one, which a dump may hold, is void.")  # fmt: skip
     @with_parent
     def gateway(context: Context, listen: str | None, new_password: bool) -> None:
-        """Serve cold rows to Postgres, and whole queries to people. SIGTERM ends it cleanly."""
+        """Serve cold rows to Postgres, and whole queries to people. SIGTERM ends it cleanly.
+
+        A catalog that is missing or older than this program is brought up to date first.
+        """
         if listen:
             context.overrides = {**(context.overrides or {}), "gateway": listen}
         logs.set_up(context.app.settings.log)
+        context.app.prepare_catalog()
         served = context.app.gateway(new_password=new_password)
         asyncio.run(_serve(context, served))
 

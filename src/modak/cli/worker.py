@@ -26,13 +26,15 @@ def add_commands(group: click.Group) -> None:
     def worker(context: Context, listen: str | None, jobs: bool) -> None:
         """Run the jobs of every table, and serve Stream Load, metrics and health by HTTP. SIGTERM ends it cleanly.
 
-        Start as many as you like: one of them runs the jobs, and another takes over when it ends or hangs.
+        Start as many as you like: one of them runs the jobs, and another takes over when it ends or hangs. A catalog that is missing or
+        older than this program is brought up to date first.
         """
         if listen:
             context.overrides = {**(context.overrides or {}), "http": listen}
         # A thread that reads rows holds the interpreter for as long as it may, and each piece of a body that arrives waits for it.
         sys.setswitchinterval(_SWITCH_SECONDS)
         logs.set_up(context.app.settings.log)
+        context.app.prepare_catalog()
         asyncio.run(_work(context, jobs=jobs))
 
 
@@ -42,9 +44,6 @@ async def _work(context: Context, *, jobs: bool) -> None:
     from modak.worker.loop import Loop, limits_of
 
     app = context.app
-    with app.connection():
-        # A catalog that this program cannot work with is said now, and not by every request.
-        pass
     stop = threading.Event()
     jobs_loop = Loop(app, stop, app.settings.cycle_seconds, limits_of(app.settings))
     server = HttpServer(app, state=jobs_loop.state if jobs else None)
