@@ -75,6 +75,10 @@ def service(dsn: str, tmp_path: Path) -> Iterator[Callable[[], Service]]:
         one.process.wait()
 
 
+def test_before_the_first_one_nobody_is_asked(connection: Connection) -> None:
+    assert not asks(connection)
+
+
 def test_a_gateway_that_is_killed_is_reported_and_one_that_starts_is_asked_again(
     connection: Connection, service: Callable[[], Service]
 ) -> None:
