@@ -26,7 +26,7 @@ from modak.embedded.postgres import Cluster
 pytestmark = pytest.mark.inline
 
 # May be called by anybody, each for a reason: views, rules and parsed functions call them as whoever uses those.
-FOR_EVERYBODY = {"cold_bound", "heap_bound", "insert_seam", "next_identity"}
+FOR_EVERYBODY = {"cold_bound", "explain_tiers", "heap_bound", "heap_of", "insert_seam", "next_identity"}
 # Leave the session's search path to the heap's own triggers, so that every name in them is written in full.
 IN_FULL = ("write", "check_keys")
 

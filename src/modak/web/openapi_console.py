@@ -229,7 +229,7 @@ SCHEMAS: Part = {
         seconds=_NUMBER,
         engine={"enum": ["gateway", "postgres"]},
         note=_TEXT_OR_NULL,
-        tiers=_list({"enum": ["hot", "cold", "corrections"]}),
+        tiers=_list({"enum": ["hot", "cold", "corrections", "lake"]}),
         route=_list(_kind("string", "what modak explain prints")),
     ),
 }

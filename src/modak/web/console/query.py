@@ -194,20 +194,13 @@ class Queries:
             return Outcome(_columns(cursor), tuple(found), ended_by, cut)
 
     def _route(self, text: str) -> Route:
-        """By what ``modak explain`` prints. Without a gateway there is none to ask, and Postgres's own plan has to do."""
+        """By what ``modak explain`` prints; without a gateway that is Postgres's own plan."""
         try:
             with self._opened(self.dsn) as connection:
                 self._begin(connection)
                 return route(connection, text)
         except UsageError:
             raise
-        except (ModakError, psycopg.Error):
-            pass
-        try:
-            with self._opened(self.dsn) as connection:
-                self._begin(connection)
-                rows = connection.execute(b"explain (verbose, costs off) " + text.encode(), prepare=True).fetchall()
-                return Route(tuple(f"postgres: {next(iter(row.values()))}" for row in rows))
         except (ModakError, psycopg.Error) as cause:
             return Route((f"no route: {str(cause).splitlines()[0]}",))
 

@@ -11,9 +11,10 @@ as $$
 declare
     -- What views, rules and parsed functions call as whoever uses them. Each is harmless alone, or asks for the caller's own rights.
     everybody constant text[] := array['allow_own_change', 'ask_gateway', 'carry_out', 'cold_bound', 'date_text', 'explain_insert',
-                                       'guarded_path', 'guards_triggers', 'heap_bound', 'insert_seam', 'is_own_change', 'key_text', 'line_moved',
-                                       'missed_setting', 'next_identity', 'not_given', 'note_missed', 'note_unchanged', 'pk_parts', 'query',
-                                       'take_missed', 'timestamp_text', 'was_deleted'];
+                                       'explain_tiers', 'guarded_path', 'guards_triggers', 'heap_bound', 'heap_of', 'insert_seam',
+                                       'is_own_change', 'key_text', 'line_moved', 'missed_setting', 'next_identity', 'not_given',
+                                       'note_missed', 'note_unchanged', 'pk_parts', 'query', 'take_missed', 'timestamp_text',
+                                       'was_deleted'];
     -- Rows, images of rows, what a gateway is checked by, and what it is about to do.
     confidential constant text[] := array['delta', 'captured', 'folded', 'gateway', 'gateway_query', 'gateway_order', 'lake_commits'];
     missing text[] := '{}';
