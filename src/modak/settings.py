@@ -1,12 +1,11 @@
 """Settings: declared once, with default and meaning; the only reader of the environment.
 
-The declaration feeds parsing, ``--help`` and docs/reference/settings.md. A ``MODAK_*`` variable that nobody declared is an error,
-because a typing mistake that silently falls back to a default is worse than a refusal.
+The declaration feeds parsing, ``--help`` and docs/reference/settings.md. A ``MODAK_*`` variable that is a slip away from a declared one is
+an error, because a typing mistake that silently falls back to a default is worse than a refusal. Any other is somebody else's.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -15,7 +14,9 @@ from pathlib import Path
 
 from modak.errors import UsageError
 
+PREFIX = "MODAK_"
 CREDENTIALS_PREFIX = "MODAK_CREDENTIALS_"
+LONG_NAME = 8
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        return f"MODAK_{self.name.upper()}"
+        return f"{PREFIX}{self.name.upper()}"
 
 
 SETTINGS = (
@@ -133,7 +134,7 @@ class Settings:
 
 def load(environ: Mapping[str, str], **overrides: str | None) -> Settings:
     """Settings from the environment, with command-line values on top."""
-    _refuse_unknown(environ)
+    _refuse_slips(environ)
     given = {setting.name: environ.get(setting.variable) or setting.default for setting in SETTINGS}
     given |= {name: value for name, value in overrides.items() if value is not None}
     return Settings(
@@ -175,12 +176,40 @@ def load(environ: Mapping[str, str], **overrides: str | None) -> Settings:
     )
 
 
-def _refuse_unknown(environ: Mapping[str, str]) -> None:
-    for name in environ:
-        if not name.startswith("MODAK_") or name in _BY_VARIABLE or name.startswith(CREDENTIALS_PREFIX):
-            continue
-        near = difflib.get_close_matches(name, _BY_VARIABLE, n=1, cutoff=0.0)
-        raise UsageError(f"unknown setting {name}", hint=f"did you mean {near[0]}? docs/reference/settings.md lists all of them")
+def unknown(environ: Mapping[str, str]) -> list[str]:
+    """Variables with our prefix that mean nothing here."""
+    ours = (name for name in environ if name.startswith(PREFIX) and not name.startswith(CREDENTIALS_PREFIX))
+    return sorted(name for name in ours if name not in _BY_VARIABLE)
+
+
+def _refuse_slips(environ: Mapping[str, str]) -> None:
+    for name in unknown(environ):
+        near = _meant(name)
+        if near is not None:
+            raise UsageError(f"unknown setting {name}", hint=f"did you mean {near}? docs/reference/settings.md lists all of them")
+
+
+def _meant(name: str) -> str | None:
+    """What a name that is none is a slip away from. Of a short name one letter is much of it: MODAK_BIN is not meant to be MODAK_DSN."""
+    if _slips(name[: len(CREDENTIALS_PREFIX)], CREDENTIALS_PREFIX) <= 2:
+        return f"{CREDENTIALS_PREFIX}<REF>"
+    short = name.removeprefix(PREFIX)
+    near = min(_BY_VARIABLE, key=lambda known: _slips(short, known.removeprefix(PREFIX)))
+    return near if _slips(short, near.removeprefix(PREFIX)) <= (1 if len(short) < LONG_NAME else 2) else None
+
+
+def _slips(one: str, other: str) -> int:
+    """How many letters are missing, too many, wrong, or have changed places with their neighbour."""
+    before, last = list[int](), list(range(len(other) + 1))
+    for row, letter in enumerate(one, start=1):
+        line = [row]
+        for column, wanted in enumerate(other, start=1):
+            least = min(last[column] + 1, line[column - 1] + 1, last[column - 1] + (letter != wanted))
+            if row > 1 and column > 1 and letter == other[column - 2] and one[row - 2] == wanted:
+                least = min(least, before[column - 2] + 1)
+            line.append(least)
+        before, last = last, line
+    return last[-1]
 
 
 def _user_cache(environ: Mapping[str, str]) -> Path:

@@ -58,8 +58,9 @@ def _code(text: str | None) -> str:
 
 
 _SETTINGS_INTRO = """
-Settings come from the environment; a flag of the same meaning goes before its variable. A `MODAK_*` variable that is not
-on this page is refused with the nearest match, because a typing mistake must not fall back to a default in silence.
+Settings come from the environment; a flag of the same meaning goes before its variable. A `MODAK_*` variable that is a slip
+of the fingers away from one on this page is refused with what was meant, because a typing mistake must not fall back to a
+default in silence. Any other that is not on this page is ignored; the command line says so on stderr.
 Secrets are never printed and never stored.
 """
 _CREDENTIALS = f"""

@@ -132,6 +132,12 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(modak: Modak, monke
     assert "did you mean MODAK_WAREHOUSE?" in failed.err
 
 
+def test_a_variable_that_is_no_setting_is_ignored_and_told_once(modak: Modak, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODAK_BIN", "/usr/bin/modak")
+    assert modak("status").err.splitlines().count("warning: no setting of Modak, and ignored: MODAK_BIN") == 1
+    assert (modak("status", "--json").err, modak("status", "--quiet").err) == ("", "")
+
+
 def test_a_database_without_a_catalog(new_database: Callable[..., str], modak: Modak) -> None:
     empty = new_database()
     failed = modak("--dsn", empty, "status", code=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modak.errors import UsageError
-from modak.settings import SETTINGS, Setting, load
+from modak.settings import SETTINGS, Setting, load, unknown
 
 
 def test_defaults() -> None:
@@ -64,11 +64,31 @@ def test_a_wrong_value_names_its_setting(variable: str, text: str) -> None:
         load({variable: text})
 
 
-@pytest.mark.parametrize(("variable", "near"), [("MODAK_WAREHOSE", "MODAK_WAREHOUSE"), ("MODAK_DNS", "MODAK_DSN"), ("MODAK_X", "MODAK_")])
-def test_an_unknown_variable_is_refused_with_the_nearest_one(variable: str, near: str) -> None:
+SLIPS = [
+    ("MODAK_WAREHOSE", "MODAK_WAREHOUSE"),
+    ("MODAK_WEARHOUSE", "MODAK_WAREHOUSE"),
+    ("MODAK_DNS", "MODAK_DSN"),
+    ("MODAK_HTPP", "MODAK_HTTP"),
+    ("MODAK_LOGS", "MODAK_LOG"),
+    ("MODAK_GATEWAY_DNS_HOST", "MODAK_GATEWAY_DSN_HOST"),
+    ("MODAK_CREDENTIAL_NORTH", "MODAK_CREDENTIALS_<REF>"),
+    ("MODAK_CREDENTIALS", "MODAK_CREDENTIALS_<REF>"),
+]
+
+
+@pytest.mark.parametrize(("variable", "near"), SLIPS)
+def test_a_typing_mistake_is_refused_with_what_was_meant(variable: str, near: str) -> None:
     with pytest.raises(UsageError, match=f"unknown setting {variable}") as refused:
         load({variable: "1"})
-    assert f"did you mean {near}" in str(refused.value.hint)
+    assert f"did you mean {near}?" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("name", ["BIN", "DB", "HOST", "PORT", "TEST", "HOME", "VERSION", "DATABASE", "TOKEN", "X", ""])
+def test_any_other_variable_is_somebody_elses(name: str) -> None:
+    environ = {f"MODAK_{name}": "1"}
+    assert load(environ) == load({})
+    assert unknown(environ) == [f"MODAK_{name}"]
+    assert unknown({"MODAK_DSN": "1", "MODAK_CREDENTIALS_NORTH": "k=v", "PATH": "/bin"}) == []
 
 
 def test_other_programs_variables_are_no_concern_of_ours() -> None:

@@ -35,9 +35,12 @@ class Context:
     @functools.cached_property
     def app(self) -> App:
         from modak.app import App
-        from modak.settings import load
+        from modak.settings import load, unknown
 
         settings = load(os.environ, dsn=self.dsn, **(self.overrides or {}))
+        strangers = unknown(os.environ)
+        if strangers:
+            self.output.note(f"warning: no setting of Modak, and ignored: {', '.join(strangers)}")
         return App(settings, self.output.progress)
 
 

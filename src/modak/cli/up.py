@@ -49,6 +49,7 @@ def add_commands(group: click.Group) -> None:
 
 
 def _run(context: Context, app: App, data: Path) -> None:
+    from modak.settings import unknown
     from modak.worker.supervisor import Supervisor
 
     stop = threading.Event()
@@ -59,7 +60,10 @@ def _run(context: Context, app: App, data: Path) -> None:
     settings = app.settings
     # The worker first: it ends first, while the gateway still answers.
     children = (_child("worker", settings.http), _child("gateway", settings.gateway))
-    environment = {**os.environ, "MODAK_DATA": str(data), "PYTHONUNBUFFERED": "1"}
+    # What is no setting was told once, here.
+    strangers = unknown(os.environ)
+    given = {name: text for name, text in os.environ.items() if name not in strangers}
+    environment = {**given, "MODAK_DATA": str(data), "PYTHONUNBUFFERED": "1"}
     if not settings.dsn and not settings.console_dsn:
         environment["MODAK_CONSOLE_DSN"] = _console_login(server.keep(), settings.console_password)
     supervisor = Supervisor(server, children, environment, stop, _speaker(context), settings.drain_seconds + _END_SECONDS)
