@@ -272,6 +272,11 @@ def test_requests_that_are_wrong(http: RunningHttp) -> None:
         assert (answer.status, answer.headers["allow"]) == (405, "POST")
     assert call(http.port, "POST", f"{PATH}/x", b"", token).headers["allow"] == "GET"
     assert call(http.port, "GET", f"{PATH}/x/y", headers=token).status == 400
+    for path in ("/api/load/public/events", "/api/load/public/events/", "/api/load/public/events/x", f"{PATH}/x/y"):
+        answer = post(path, X_Modak_Token=TOKEN, X_Modak_Label="x")
+        assert (answer.status, answer.error["code"], "schema.table" in answer.error["hint"]) == (400, "bad_path", True), path
+        assert post(path, X_Modak_Label="x").status == 401
+    assert call(http.port, "PUT", "/api/load/public/events", headers=token).status == 405
 
 
 def test_without_a_token_there_is_no_endpoint(app: App) -> None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from modak.core.table import Name
-from modak.errors import ModakError, NotRegistered
+from modak.errors import ModakError, NotRegistered, UsageError
 from modak.load import LabelInFlight, LoadRejected, LoadResult
 from modak.load.files import ArrowFile, ArrowStream, ParquetRows
 from modak.load.group import Batch, Loads, table_named
@@ -80,12 +80,14 @@ class StreamLoad:
     async def _answer(self, request: Request) -> Response:
         parts = _segments(request)
         allowed = "POST" if len(parts) == 1 else "GET"
-        if request.method != allowed:
+        # A batch for schema/table is no look-up of a label by the wrong method.
+        is_bad = len(parts) > 2 or (len(parts) == 2 and request.method == "POST" and not _is_table(parts[0]))
+        if request.method != allowed and not (is_bad and request.method == "POST"):
             raise Answer(
                 405, "method_not_allowed", f"{request.method} is not for this address", hint=f"{allowed} is", headers={"Allow": allowed}
             )
         self._check_token(request)
-        if len(parts) > 2:
+        if is_bad:
             raise Answer(400, "bad_path", "the address has too many parts", hint=f"{PREFIX}schema.table, with %2F for a / in a name")
         table = table_named(parts[0])
         return await self._load(request, table) if len(parts) == 1 else await self._find(table, check_label(parts[1]))
@@ -176,6 +178,14 @@ def _segments(request: Request) -> list[str]:
     raw = request.scope.get("raw_path") or request.url.path.encode()
     path = raw.decode("ascii", "replace")
     return [unquote(part, errors="replace") for part in path.removeprefix(PREFIX).split("/")]
+
+
+def _is_table(text: str) -> bool:
+    try:
+        table_named(text)
+    except UsageError:
+        return False
+    return True
 
 
 def _label(request: Request) -> str:
