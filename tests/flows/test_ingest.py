@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.adopting import BOTH, Loads, Row, row, run_adopt, run_fold, seam_of, shown
+from tests.commands import Modak
 from tests.loading import World, world
 from tests.support import value
 
@@ -214,6 +215,20 @@ def test_tables_that_take_no_files(tables: World, table: str, reason: str, tmp_p
 def test_no_file_is_said(tables: World, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"nothing\.parquet"):
         run(tables, "pairs", str(tmp_path / "nothing.parquet"))
+
+
+@pytest.mark.parametrize("kind", ["--file", "--jsonl"])
+def test_a_pattern_that_the_shell_wrote_out(made: World, modak: Modak, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
+    """Files behind the first are of its kind."""
+    monkeypatch.setenv("MODAK_DATA", str(made.app.settings.data))
+    write, ending = (parquet, "parquet") if kind == "--file" else (jsonl, "jsonl")
+    one, two, three = (write(tmp_path / f"{number}.{ending}", row(10 + number, 10 + number)) for number in range(3))
+    done = modak("--dsn", made.dsn, "ingest", "public.pairs", kind, one, two, three, "--json").json
+    assert (done[0]["sources"], done[0]["rows"]) == (3, 3)
+    again = modak("--dsn", made.dsn, "ingest", "public.pairs", kind, one, kind, two, three, "--split", "--json").json
+    assert (again[0]["sources"], again[0]["rows_replaced"]) == (3, 3)
+    for wrong in ([one, two], ["--file", one, "--jsonl", two, three]):
+        assert "either with --file or with --jsonl" in modak("--dsn", made.dsn, "ingest", "public.pairs", *wrong, code=2).err
 
 
 def test_a_split_of_large_files(made: World, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
