@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modak import failpoints
-from modak.connection import Connection, connect
+from modak.connection import Connection, connect, masked
 from modak.errors import MissingComponent, UsageError
 from modak.progress import SILENT, Progress
 from modak.settings import Settings
@@ -60,10 +60,27 @@ class App:
             )
         return self.start_cluster().dsn()
 
+    @property
+    def cluster_address_file(self) -> Path:
+        """Where whoever may read the data folder finds the embedded cluster's DSN, password included: its port is a free one."""
+        return self.settings.data.absolute() / "postgres.dsn"
+
     def start_cluster(self) -> Cluster:
+        from modak.embedded.files import write_atomically
         from modak.embedded.postgres import Cluster
 
-        return Cluster.start(self.cluster_folder, progress=self.progress)
+        cluster = Cluster.start(self.cluster_folder, progress=self.progress)
+        file, text = self.cluster_address_file, f"{cluster.dsn()}\n"
+        if not file.exists() or file.read_text() != text:
+            write_atomically(file, text)
+        return cluster
+
+    def shown_addresses(self, dsn: str, *, whole: bool) -> dict[str, str]:
+        """The database's address for people and scripts. A DSN that somebody gave keeps its password to itself, and our own
+        gives it to whoever asks for the ``whole``."""
+        if self.settings.dsn:
+            return {"postgres": masked(dsn)}
+        return {"postgres": dsn if whole else masked(dsn), "postgres_file": str(self.cluster_address_file)}
 
     @contextlib.contextmanager
     def connection(self, *, migrated: bool = True, application: str = "modak", unhurried: bool = False) -> Iterator[Connection]:

@@ -91,9 +91,7 @@ def answers(up: Up) -> None:
 
     def gateway() -> bool:
         host, port = up.found["gateway"].rsplit(":", 1)
-        # The address that was printed has no password; of a server that `up` did not start, the test knows it.
-        cluster = Cluster.find(Path(up.found["data"]) / "postgres")
-        parts = psycopg.conninfo.conninfo_to_dict(cluster.dsn() if cluster else up.found["postgres"]) | {"host": host, "port": port}
+        parts = psycopg.conninfo.conninfo_to_dict(up.found["postgres"]) | {"host": host, "port": port}
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(psycopg.conninfo.make_conninfo(**parts)) as client:
             return client.execute("select count(*) from public.items").fetchone() is not None
         return False
@@ -125,7 +123,10 @@ def test_everything_comes_back(folder: Path, settings: Settings) -> None:
     try:
         made = Cluster.find(folder / "postgres")
         assert made is not None
-        assert "***" in up.found["postgres"]
+        # Our own server, at a port that nobody can know: who reads this may connect.
+        assert up.found["postgres"] == made.dsn()
+        file = Path(up.found["postgres_file"])
+        assert (file.parent, file.read_text(), file.stat().st_mode & 0o777) == (folder, f"{made.dsn()}\n", 0o600)
         app = App(load({"MODAK_CACHE": str(settings.cache)}, dsn=made.dsn(), data=str(folder)))
         with connect(app.dsn, autocommit=True) as connection:
             connection.execute("create table public.items (id bigint primary key, at timestamptz not null, note text)")
@@ -169,6 +170,7 @@ def test_a_database_of_yours(folder: Path, settings: Settings, dsn: str) -> None
     up = Up(folder, settings, "--dsn", dsn)
     try:
         assert str(psycopg.conninfo.conninfo_to_dict(dsn)["password"]) not in str(up.found)
+        assert "postgres_file" not in up.found
         up.found["postgres"] = dsn
         answers(up)
         with connect(dsn, autocommit=True) as connection:

@@ -19,7 +19,6 @@ from modak.cli.context import Context, command
 if TYPE_CHECKING:
     from modak.app import App
     from modak.embedded.postgres import Cluster
-    from modak.settings import Settings
     from modak.worker.supervisor import Child
 
 _LOCK = "up.lock"
@@ -67,7 +66,7 @@ def _run(context: Context, app: App, data: Path) -> None:
     if not settings.dsn and not settings.console_dsn:
         environment["MODAK_CONSOLE_DSN"] = _console_login(server.keep(), settings.console_password)
     supervisor = Supervisor(server, children, environment, stop, _speaker(context), settings.drain_seconds + _END_SECONDS)
-    supervisor.run(lambda: _ready(context, settings, server, children, data))
+    supervisor.run(lambda: _ready(context, app, server, children, data))
 
 
 def _speaker(context: Context) -> Callable[[str], None]:
@@ -130,13 +129,11 @@ class _Embedded:
             self._cluster.stop()
 
 
-def _ready(context: Context, settings: Settings, server: _Given | _Embedded, children: tuple[Child, ...], data: Path) -> None:
-    from modak.connection import masked
-
-    dsn = masked(server.keep())
-    worker, gateway = children
+def _ready(context: Context, app: App, server: _Given | _Embedded, children: tuple[Child, ...], data: Path) -> None:
+    settings, (worker, gateway) = app.settings, children
+    address = app.shown_addresses(server.keep(), whole=context.json)
     found = {
-        "postgres": dsn,
+        **address,
         "gateway": gateway.address,
         "http": f"http://{worker.address}",
         "data": str(data),
@@ -145,11 +142,11 @@ def _ready(context: Context, settings: Settings, server: _Given | _Embedded, chi
         "console_password": settings.console_password is not None,
     }
     lines = [
-        f"Postgres   {dsn}",
+        f"Postgres   {address['postgres']}",
+        *([f"           with its password in {address['postgres_file']}"] if "postgres_file" in address else []),
         f"gateway    {gateway.address}",
         f"HTTP       http://{worker.address}",
         f"data       {data}",
-        *([] if settings.dsn else [f"`MODAK_DATA={data} modak postgres start` prints the address of Postgres with its password"]),
         *([] if settings.load_token else ["Stream Load is off: start with MODAK_LOAD_TOKEN set to a secret of yours"]),
         *([] if settings.console_password else ["no console password: start with MODAK_CONSOLE_PASSWORD set to a secret of yours"]),
         "everything is up; Ctrl-C ends it",

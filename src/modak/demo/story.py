@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from modak.catalog import profiles, tables
 from modak.catalog.migrate import migrate
 from modak.cli import plan_text, status
 from modak.cli.output import Output
-from modak.connection import Connection, masked
+from modak.connection import Connection
 from modak.core.registration import Options
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
@@ -40,7 +42,7 @@ def tell(settings: Settings, output: Output, *, folder: Path | None, rows: int, 
             with _gateway(app, output) as served:
                 _tell(served, output, rows)
                 if keep:
-                    _stay(served, output)
+                    _stay(output)
             if folder is None and not keep:
                 output.note("All of it goes away now; `modak demo --dir FOLDER` keeps it, and --keep stays up.")
         finally:
@@ -119,7 +121,13 @@ def _tier(app: App, output: Output) -> None:
         "corrections_folded": folded.corrections,
         "rows_loaded": loaded,
     }
-    output.result(total, f"10. The lake table is at {pointer.location if pointer else 'nowhere'}; Spark, DuckDB and Trino can read it.")
+    where = f"10. The lake table is at {pointer.location if pointer else 'nowhere'}; Spark, DuckDB and Trino can read it."
+    addresses = _addresses(app, whole=output.json)
+    output.result(
+        total | addresses, "\n".join([where, *(f"    {name.replace('_', ' ') + ':':15}{text}" for name, text in addresses.items())])
+    )
+    # Whoever waits for it at the other end of a pipe has it now, and not when the demo ends.
+    sys.stdout.flush()
 
 
 def _load(app: App, job: JobContext, output: Output) -> int:
@@ -184,13 +192,15 @@ def _use(connection: Connection, output: Output) -> None:
     output.note(f"   and a SELECT through it sees {total['orders']} orders, {total['amount']} in all")
 
 
-def _stay(app: App, output: Output) -> None:
-    output.note(f"Postgres:  {masked(app.dsn)}")
-    if app.settings.dsn is None:
-        output.note(f"           `MODAK_DATA={app.settings.data} modak postgres start` prints it with its password")
-    output.note(f"Gateway:   {app.settings.gateway[0]}:{app.settings.gateway[1]}")
-    output.note(f"Warehouse: {app.settings.warehouse_root}")
-    output.note("Ctrl-C ends it.")
+def _addresses(app: App, *, whole: bool) -> dict[str, str]:
+    host, port = app.settings.gateway
+    return {**app.shown_addresses(app.dsn, whole=whole), "gateway": f"{host}:{port}", "warehouse": app.settings.warehouse_root}
+
+
+def _stay(output: Output) -> None:
+    """Until Ctrl-C, or whatever else asks it to end: the server that was started is to be stopped."""
+    output.note("Everything stays up; Ctrl-C ends it.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(3600)
