@@ -10,8 +10,9 @@ import contextlib
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast, overload
 
 import duckdb
 
@@ -46,7 +47,7 @@ CHUNKS_PER_READER = 4
 _BARRIER = f"LIMIT {2**63 - 1}"
 
 
-@contextlib.contextmanager
+@overload
 def pinned_relation(
     dsn: str,
     name: str,
@@ -55,12 +56,75 @@ def pinned_relation(
     *,
     settings: Settings | None = None,
     ttl: str = TTL,
-) -> Iterator[duckdb.DuckDBPyRelation]:
+) -> AbstractContextManager[duckdb.DuckDBPyRelation]: ...
+
+
+@overload
+def pinned_relation(
+    connection: duckdb.DuckDBPyConnection,
+    dsn: str,
+    name: str,
+    columns: Sequence[str] | None = None,
+    *,
+    settings: Settings | None = None,
+    ttl: str = TTL,
+) -> AbstractContextManager[duckdb.DuckDBPyRelation]: ...
+
+
+def pinned_relation(*given: Any, **named: Any) -> AbstractContextManager[duckdb.DuckDBPyRelation]:
     """The table ``name`` (``schema.table``) as one relation, readable as often as you like inside the block.
 
     ``connection`` is a DuckDB connection of yours, to join the relation with your tables; without one there is a fresh database in memory.
-    ``columns`` narrows what is read. The lake's place comes from ``settings``, by default those of the environment.
+    It may come first, as Spark's session does in ``pinned_table``. ``columns`` narrows what is read. The lake's place comes from
+    ``settings``, by default those of the environment.
     """
+    return _pinned_relation(**_by_name(given, "name", "columns"), **named)
+
+
+@overload
+def pinned_relations(
+    dsn: str,
+    names: Sequence[str],
+    connection: duckdb.DuckDBPyConnection | None = None,
+    *,
+    settings: Settings | None = None,
+    ttl: str = TTL,
+) -> AbstractContextManager[dict[str, duckdb.DuckDBPyRelation]]: ...
+
+
+@overload
+def pinned_relations(
+    connection: duckdb.DuckDBPyConnection, dsn: str, names: Sequence[str], *, settings: Settings | None = None, ttl: str = TTL
+) -> AbstractContextManager[dict[str, duckdb.DuckDBPyRelation]]: ...
+
+
+def pinned_relations(*given: Any, **named: Any) -> AbstractContextManager[dict[str, duckdb.DuckDBPyRelation]]:
+    """Several mirrored tables at one moment, by the names given: joined, they show the boundary of one transaction.
+
+    The rows are the lake's, a little behind Postgres; columns are those the lake had then. A DuckDB ``connection`` of yours may come first.
+    """
+    return _pinned_relations(**_by_name(given, "names"), **named)
+
+
+def _by_name(given: Sequence[Any], what: str, *more: str) -> dict[str, Any]:
+    """Arguments by their names, in either of the two orders they are known in."""
+    is_first = bool(given) and isinstance(given[0], duckdb.DuckDBPyConnection)
+    order = ("connection", "dsn", what, *more) if is_first else ("dsn", what, "connection", *more)
+    if len(given) > len(order):
+        raise TypeError(f"at most {len(order)} arguments by their place: {', '.join(order)}")
+    return dict(zip(order, given, strict=False))
+
+
+@contextlib.contextmanager
+def _pinned_relation(
+    dsn: str,
+    name: str,
+    connection: duckdb.DuckDBPyConnection | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    settings: Settings | None = None,
+    ttl: str = TTL,
+) -> Iterator[duckdb.DuckDBPyRelation]:
     chosen = replace(settings or configuration.load(os.environ), dsn=dsn)
     with contextlib.ExitStack() as stack:
         seam, reading = stack.enter_context(pinned(dsn, name, ttl=ttl))
@@ -80,7 +144,7 @@ def pinned_relation(
 
 
 @contextlib.contextmanager
-def pinned_relations(
+def _pinned_relations(
     dsn: str,
     names: Sequence[str],
     connection: duckdb.DuckDBPyConnection | None = None,
@@ -88,10 +152,6 @@ def pinned_relations(
     settings: Settings | None = None,
     ttl: str = TTL,
 ) -> Iterator[dict[str, duckdb.DuckDBPyRelation]]:
-    """Several mirrored tables at one moment, by the names given: joined, they show the boundary of one transaction.
-
-    The rows are the lake's, a little behind Postgres; columns are those the lake had then.
-    """
     app = App(replace(settings or configuration.load(os.environ), dsn=dsn))
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(moment(dsn, names, ttl=ttl))

@@ -6,6 +6,7 @@ import random
 import threading
 from typing import Any
 
+import duckdb
 import psycopg
 import pytest
 from tests.mirroring import pump, start
@@ -98,7 +99,7 @@ def test_a_moment_is_held_while_the_tables_go_on(mirrored: World) -> None:
     app, connection = mirrored
     create(app, connection)
     pump(app, connection)
-    with pinned_relations(app.dsn, NAMES, settings=app.settings) as relations:
+    with pinned_relations(duckdb.connect(), app.dsn, NAMES, settings=app.settings) as relations:
         connection.execute("update purses set amount = 0")
         pump(app, connection)
         assert sum(relations[name].aggregate("sum(amount)::bigint").fetchone()[0] for name in NAMES) == TOTAL  # type: ignore[index]

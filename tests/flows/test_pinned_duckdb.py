@@ -145,6 +145,29 @@ def test_in_a_connection_of_ones_own(cold_events: None, settings: Settings, dsn:
         pass
 
 
+def test_the_connection_may_come_first(cold_events: None, settings: Settings, dsn: str) -> None:  # noqa: F811
+    """As Spark's session does in pinned_table, by place and by name."""
+    mine = duckdb.connect()
+    mine.execute("create table labels as select 4 as id, 'four' as label")
+    for found in (
+        pinned_relation(mine, dsn, "public.events", settings=settings),
+        pinned_relation(mine, dsn, "public.events", ["id", "val"], settings=settings),
+        pinned_relation(mine, dsn, name="public.events", settings=settings),
+        pinned_relation(mine, dsn=dsn, name="public.events", columns=["id", "val"], settings=settings),
+        pinned_relation(dsn, "public.events", mine, ["id", "val"], settings=settings),
+        pinned_relation(connection=mine, dsn=dsn, name="public.events", settings=settings),
+    ):
+        with found as relation:
+            relation.create_view("pinned")
+            assert mine.sql("select label, val from labels join pinned using (id)").fetchall() == [("four", "hot")]
+            mine.execute("drop view pinned")
+    for wrong in ((mine, dsn, "public.events", None, None), (dsn, "public.events", mine, None, None), (mine, dsn)):
+        with pytest.raises(TypeError):
+            pinned_relation(*wrong)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="multiple values"):
+        pinned_relation(mine, dsn, "public.events", connection=mine)  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_a_read_in_progress_ends_with_the_block(
     own: bool,
