@@ -158,6 +158,13 @@ class NotFound(ModakError):
     sqlstate = "42P01"
 
 
+class ViewMissing(ModakError):
+    """The two-tier view of a registered table is gone, and with it the name or the way to the cold rows."""
+
+    code = "view_missing"
+    sqlstate = "42P01"
+
+
 class Refused(ModakError):
     """A request that is wrong in one or more ways; all of them are listed, and nothing was changed."""
 

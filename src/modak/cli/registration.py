@@ -83,7 +83,7 @@ def add_commands(group: click.Group) -> None:
     @click.argument("table")
     @_registration_options
     def register(context: Context, table: str, **given: Any) -> None:
-        """Put a table under Modak. On a registered table: change its settings."""
+        """Put a table under Modak. On a registered table: change its settings, and make its view anew if somebody dropped it."""
         _register(context, table, given)
 
     @command(group)
@@ -145,7 +145,7 @@ def _register(context: Context, table: str, given: dict[str, Any]) -> None:
     from modak.catalog.overview import settings
     from modak.errors import Refused
     from modak.jobs import initial_copy
-    from modak.registration import mirroring, policy, register, report
+    from modak.registration import mirroring, missing_view, policy, register, report
     from modak.source import statements
     from modak.source.relation import parse_name
 
@@ -160,7 +160,12 @@ def _register(context: Context, table: str, given: dict[str, Any]) -> None:
                 # One that was parked has no stream to go on with: it starts over.
                 _copy(context, name, again=mirrors.get(connection, found.table_id).is_parked)
                 return
-            context.output.result(settings(found) | {"policy": policy.show(found)}, f"{name} was registered already; settings are in place")
+            text = f"{name} was registered already; settings are in place"
+            if missing_view.find(connection, found) is not None:
+                with app.job(name) as job:
+                    missing_view.restore(job.connection, job.table, attempts=job.lock_attempts)
+                text += f", and so is the view {found.view}, which was gone"
+            context.output.result(settings(found) | {"policy": policy.show(found)}, text)
             return
         choice = (
             None

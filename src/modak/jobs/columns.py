@@ -21,7 +21,7 @@ from modak.jobs import evolve
 from modak.jobs.cold_side import has_many_parts, in_place
 from modak.jobs.context import JobContext
 from modak.jobs.mirroring.follower import catalog_shape
-from modak.registration import rebuild
+from modak.registration import missing_view, rebuild
 from modak.source import writes
 from modak.source.relation import describe
 
@@ -29,6 +29,7 @@ from modak.source.relation import describe
 def surface_follows(context: JobContext, relation: Relation) -> bool:
     """Bring view, triggers, corrections and the lake's schema to the heap's columns; True if view or triggers had to change."""
     table = tables.get(context.connection, context.table.name)
+    missing_view.refuse(context.connection, table)
     if table.mode == "mirrored":
         _refuse_untold(context)
     built = rebuild.built_columns(context.connection, table)

@@ -25,7 +25,7 @@ from modak.core.table import Column, Name, Relation
 from modak.errors import LockNotAvailable, Problem, Refused
 from modak.failpoints import failpoint
 from modak.lake.port import Lake
-from modak.registration import rebuild
+from modak.registration import missing_view, rebuild
 from modak.source.locks import ATTEMPTS_MAX, bounded, retried
 from modak.source.relation import columns_of, describe
 from modak.source.sessions import lock_holders
@@ -56,6 +56,7 @@ def alter(connection: Connection, lake: Lake, table: Registered, text: str, *, a
     """Run ``ALTER TABLE <heap> <text>``. The connection is in autocommit, and the caller alone on the table (``App.job``)."""
     if table.mode == "mirrored":
         raise Refused(f"{table.name} is mirrored and stands alone", hint=f"alter table {table.name} {text}; the mirror follows what it can")
+    missing_view.refuse(connection, table)
     actions = alter_action.parse(text)
     _refuse([problem for action in actions for problem in _not_here(action, table)], table)
     relation, state = describe(connection, table.heap), _look(connection, lake, table)

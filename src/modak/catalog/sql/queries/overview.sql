@@ -57,6 +57,9 @@ select t.schema_name, t.table_name, p.job, p.code, p.message, p.hint, p.attempts
  where %(table_id)s::bigint is null or p.table_id = %(table_id)s
 union all
 select schema_name, table_name, job, code, message, hint, attempts, first_seen, last_seen
+  from modak.missing_views where %(table_id)s::bigint is null or table_id = %(table_id)s
+union all
+select schema_name, table_name, job, code, message, hint, attempts, first_seen, last_seen
   from modak.lake_problems where %(table_id)s::bigint is null
  order by first_seen;
 

@@ -25,3 +25,6 @@ select exists (select from modak.problems
 
 -- name: clear_job
 delete from modak.problems where job = %(job)s;
+
+-- name: find_missing_view
+select message, hint from modak.missing_views where table_id = %(table_id)s;

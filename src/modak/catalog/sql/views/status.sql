@@ -23,7 +23,10 @@ select t.table_id,
        (select jsonb_agg(jsonb_build_object('job', p.job, 'message', p.message, 'hint', p.hint, 'since', p.first_seen,
                                             'attempts', p.attempts, 'next_attempt', p.next_attempt)
                          order by p.first_seen)
-          from modak.problems p where p.table_id = t.table_id) as problems,
+          from (select p.table_id, p.job, p.message, p.hint, p.first_seen, p.attempts, p.next_attempt from modak.problems p
+                union all
+                select m.table_id, m.job, m.message, m.hint, m.first_seen, m.attempts, null from modak.missing_views m) p
+         where p.table_id = t.table_id) as problems,
        (select jsonb_agg(jsonb_build_object(
                    'op_id', o.op_id, 'kind', o.op_kind, 'phase', o.phase, 'since', o.started_at,
                    'rows_done', (select coalesce(sum(g.rows_done), 0) from modak.op_progress g where g.op_id = o.op_id))
