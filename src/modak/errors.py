@@ -166,7 +166,7 @@ class ViewMissing(ModakError):
 
 
 class Refused(ModakError):
-    """A request that is wrong in one or more ways; all of them are listed, and nothing was changed."""
+    """A request that is wrong in one or more ways; all of them are listed, and nothing was changed. Exit code 2 if only arguments are."""
 
     code = "refused"
     sqlstate = "0A000"
@@ -174,6 +174,8 @@ class Refused(ModakError):
     def __init__(self, message: str, problems: Iterable[Problem] = (), *, hint: str | None = None, **facts: object) -> None:
         super().__init__(message, hint=hint, **facts)
         self.problems = tuple(problems)
+        if self.problems and all(problem.is_usage for problem in self.problems):
+            self.exit_code = UsageError.exit_code
 
     def __str__(self) -> str:
         lines = [super().__str__()]
@@ -185,12 +187,13 @@ class Refused(ModakError):
 
 
 class Problem:
-    """One reason for a refusal, with the way out of it."""
+    """One reason for a refusal, with the way out of it. ``is_usage``: it lies in what was asked for, whatever the table is like."""
 
-    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
+    def __init__(self, code: str, message: str, hint: str | None = None, *, is_usage: bool = False) -> None:
         self.code = code
         self.message = message
         self.hint = hint
+        self.is_usage = is_usage
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message

@@ -117,6 +117,48 @@ def test_failures_go_to_stderr_with_error_and_hint(
     assert (asked.out, set(told) >= {"error", "message", "hint", "facts"}) == ("", True)
 
 
+MISUSES = [
+    ((*REGISTER, "--width", "-5"), "width '-5' is not between 1"),
+    ((*REGISTER, "--width", "month"), "needs a time as tier key"),
+    ((*REGISTER, "--lag", "abc"), "--lag: "),
+    ((*REGISTER, "--lag", "-1"), "--lag: "),
+    ((*REGISTER, "--premake", "-1"), "--premake -1"),
+    ((*REGISTER, "--lake-table", "Not A Name"), "must be namespace.table"),
+    ((*REGISTER, "--keep-heap", "--lake-retention", "5", "--width", "1"), "contradict each other"),
+    (("policy", "public.known", "bogus=1"), "unknown policy key 'bogus'"),
+    (("policy", "public.known", "lag=abc"), "lag: "),
+    (("policy", "public.known", "premake=-1", "enabled=perhaps"), "neither true nor false"),
+    (("policy", "public.known", "maintenance.bogus=1"), "bogus"),
+    (("register", "public.known", "--tier-key", "event_time", "--width", "-5"), "width '-5' is not between 1"),
+    (("register", "public.known", "--tier-key", "event_time", "--lag", "abc"), "lag: "),
+    (("tier", "public.known", "--upto", "abc"), "abc"),
+    (("untier", "public.known", "--from", "abc"), "abc"),
+]
+
+
+def test_a_wrong_argument_is_a_usage_error_and_changes_nothing(connection: Connection, modak: Modak) -> None:
+    create_events(connection)
+    connection.execute("""
+        create table public.known (id bigint, event_time bigint, primary key (id, event_time)) partition by range (event_time);
+        create table public.known_p0 partition of public.known for values from (0) to (100)
+    """)
+    modak("register", "public.known", "--tier-key", "event_time", "--lag", "5")
+    before = photograph(connection)
+    for arguments, words in MISUSES:
+        assert words in modak(*arguments, code=2).err, arguments
+    assert photograph(connection) == before
+
+
+def test_what_the_table_or_its_settings_stand_against_is_a_failure(connection: Connection, modak: Modak) -> None:
+    create_events(connection)
+    # Together with an argument that is wrong by itself, too.
+    modak("register", "public.events", "--tier-key", "nothing", "--keep-heap", "--lake-retention", "5", code=1)
+    modak(*REGISTER, "--lag", "5")
+    modak("policy", "public.events", "heap_retention=5", code=1)
+    modak("policy", "public.events", "heap_retention=5", "bogus=1", code=1)
+    modak(*REGISTER, "--width", "10", code=1)
+
+
 def test_refusals_list_every_problem(connection: Connection, modak: Modak) -> None:
     connection.execute("create table public.events (id bigint, event_time text, m money)")
     failed = modak("register", "public.events", "--tier-key", "event_time", "--width", "x", code=1)

@@ -199,7 +199,7 @@ def _untier(context: Context, table: str, key: str | None) -> None:
 
     def work(name: Name, job: JobContext) -> dict[str, Any]:
         kind = job.table.key_type
-        outcome = untier.untier(job, key=kind.decode(key) if key is not None else None)
+        outcome = untier.untier(job, key=_key(kind, "--from", key))
         return {"table": str(name), **vars(outcome), "cutline": _text(kind, outcome.tier_key_hi)}
 
     [line] = done = _each(context, table, work)
@@ -221,8 +221,7 @@ def _tier(context: Context, table: str | None, upto: str | None, foreign: str, k
         raise click.UsageError("--upto needs a TABLE")
 
     def work(name: Name, job: JobContext) -> dict[str, Any]:
-        key = job.table.key_type.decode(upto) if upto is not None else None
-        outcome = tier.tier(job, upto=key, foreign_snapshots=foreign)
+        outcome = tier.tier(job, upto=_key(job.table.key_type, "--upto", upto), foreign_snapshots=foreign)
         reclaimed = reclaim.Reclaimed() if keep else reclaim.reclaim(job)
         line = {"table": str(name), **vars(outcome), "cutline": _text(job.table.key_type, outcome.tier_key_hi)}
         return line | {"dropped": reclaimed.dropped, "waiting": reclaimed.waiting}
@@ -249,6 +248,15 @@ def _tier(context: Context, table: str | None, upto: str | None, foreign: str, k
             context.output.note(f"not dropped yet: {reason}")
     if failed is not None:
         raise failed
+
+
+def _key(key_type: TierKeyType, option: str, text: str | None) -> int | None:
+    from modak.errors import ModakError, UsageError
+
+    try:
+        return None if text is None else key_type.decode(text)
+    except ModakError as wrong:
+        raise UsageError(f"{option}: {wrong}", hint=wrong.hint) from wrong
 
 
 def _text(key_type: TierKeyType, key: int | None) -> str | None:

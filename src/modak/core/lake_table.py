@@ -71,11 +71,11 @@ def layout(width: str | None, key_type: TierKeyType) -> str | Problem:
     if width is None:
         return "none"
     if width in GRANULARITIES and width != "none":
-        return Problem("layout", f"layout {width!r} needs a time as tier key", "give a width in keys, for example --width 1000")
+        return _wrong(f"layout {width!r} needs a time as tier key", "give a width in keys, for example --width 1000")
     if width == "none":
         return width
     if not re.fullmatch(r"[0-9]{1,19}", width) or not 1 <= int(width) <= WIDTH_MAX:
-        return Problem("layout", f"width {width!r} is not between 1 and {WIDTH_MAX}", "Iceberg truncates by 32-bit widths")
+        return _wrong(f"width {width!r} is not between 1 and {WIDTH_MAX}", "Iceberg truncates by 32-bit widths")
     return str(int(width))
 
 
@@ -83,10 +83,14 @@ def _temporal_layout(width: str | None, key_type: TierKeyType) -> str | Problem:
     if width is None:
         return "day"
     if width not in GRANULARITIES:
-        return Problem("layout", f"layout {width!r} does not fit a time", f"one of {', '.join(GRANULARITIES)}")
+        return _wrong(f"layout {width!r} does not fit a time", f"one of {', '.join(GRANULARITIES)}")
     if width == "hour" and key_type is TierKeyType.DATE:
-        return Problem("layout", "an hourly layout needs hours, and the tier key is a date", "use day, month or year")
+        return _wrong("an hourly layout needs hours, and the tier key is a date", "use day, month or year")
     return width
+
+
+def _wrong(message: str, hint: str) -> Problem:
+    return Problem("layout", message, hint, is_usage=True)
 
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]{0,62}")

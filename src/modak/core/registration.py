@@ -255,7 +255,8 @@ def _names(relation: Relation, options: Options) -> Iterator[Problem]:
     if not relation.name.name.isprintable() or not relation.name.schema.isprintable():
         yield Problem("table_name", f"{relation.name!r} has characters the lake cannot represent", "rename it")
     if options.lake_table is not None and not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", options.lake_table):
-        yield Problem("lake_table", f"lake table {options.lake_table!r} must be namespace.table in lower case letters, digits and _")
+        what = f"lake table {options.lake_table!r} must be namespace.table in lower case letters, digits and _"
+        yield Problem("lake_table", what, is_usage=True)
 
 
 def _conflicts(options: Options) -> Iterator[Problem]:
@@ -303,7 +304,7 @@ def _conflicts(options: Options) -> Iterator[Problem]:
     ]
     for wrong, message, hint in checks:
         if wrong:
-            yield Problem("option", message, hint)
+            yield Problem("option", message, hint, is_usage=True)
 
 
 def _lags(options: Options, key_type: TierKeyType, chosen: str) -> tuple[dict[str, str | None], list[Problem]]:
@@ -315,7 +316,7 @@ def _lags(options: Options, key_type: TierKeyType, chosen: str) -> tuple[dict[st
             parsed[name] = None if text is None else Lag.parse(text, key_type)
         except ModakError as refused:
             parsed[name] = None
-            problems.append(Problem("lag", f"--{name.replace('_', '-')}: {refused}", refused.hint))
+            problems.append(Problem("lag", f"--{name.replace('_', '-')}: {refused}", refused.hint, is_usage=True))
     problems += _retention(parsed, key_type, chosen)
     return {name: lag.text if lag else None for name, lag in parsed.items()}, problems
 
@@ -325,9 +326,11 @@ def _retention(parsed: dict[str, Lag | None], key_type: TierKeyType, chosen: str
     if keep is None:
         return
     if chosen == "none":
-        yield Problem("option", "--lake-retention needs a partitioned lake table", "give --width, so that whole partitions can expire")
+        hint = "give --width, so that whole partitions can expire"
+        yield Problem("option", "--lake-retention needs a partitioned lake table", hint, is_usage=True)
     if keep.approximate(key_type) <= (lag.approximate(key_type) if lag else 0):
-        yield Problem("option", "--lake-retention must exceed the hot period (--lag)", "rows would expire before they are tiered")
+        hint = "rows would expire before they are tiered"
+        yield Problem("option", "--lake-retention must exceed the hot period (--lag)", hint, is_usage=True)
 
 
 def _notes(relation: Relation, options: Options, primary_key: tuple[str, ...]) -> Iterator[str]:

@@ -29,11 +29,12 @@ def change(lake: IcebergLake, definition: Definition, wanted: Mapping[str, str])
     for key, value in wanted.items():
         try:
             if not key.startswith(MAINTENANCE):
-                problems.append(Problem("policy", f"unknown policy key {key!r} of a decoupled table", f"known: {MAINTENANCE}…"))
+                what = f"unknown policy key {key!r} of a decoupled table"
+                problems.append(Problem("policy", what, f"known: {MAINTENANCE}…", is_usage=True))
             else:
                 Upkeep.of({key.removeprefix(MAINTENANCE): value} if value else {})
         except ModakError as refused:
-            problems.append(Problem("policy", f"{key}: {refused}", refused.hint))
+            problems.append(Problem("policy", f"{key}: {refused}", refused.hint, is_usage=True))
     if problems:
         raise Refused(f"the policy of {definition.name} was not changed", problems)
     for _ in range(_ATTEMPTS):

@@ -53,9 +53,9 @@ def change(connection: Connection, table: Registered, wanted: Mapping[str, str])
                 _set(maintenance, key.removeprefix(MAINTENANCE), value)
                 changes["maintenance_policy"] = maintenance or None
             else:
-                problems.append(Problem("policy", f"unknown policy key {key!r}", f"known: {', '.join(keys())}"))
+                problems.append(Problem("policy", f"unknown policy key {key!r}", f"known: {', '.join(keys())}", is_usage=True))
         except ModakError as refused:
-            problems.append(Problem("policy", f"{key}: {refused}", refused.hint))
+            problems.append(Problem("policy", f"{key}: {refused}", refused.hint, is_usage=True))
     problems += _conflicts(table, changes)
     if problems:
         raise Refused(f"the policy of {table.name} was not changed", problems)
@@ -136,6 +136,9 @@ def _conflicts(table: Registered, changes: Mapping[str, Any]) -> list[Problem]:
 
 def apply_options(connection: Connection, table: Registered, options: Options, *, primary_key: tuple[str, ...]) -> Registered:
     """A second ``register`` of a registered table: settings change in place, structure must be the same."""
+    width = layout(options.width, table.key_type) if options.width is not None else table.layout
+    if isinstance(width, Problem):
+        raise Refused(f"{table.name} is registered already, and was not changed", [width])
     structure = [
         ("--tier-key", table.tier_key_col, options.tier_key),
         ("--primary-key", table.primary_key_cols, primary_key or table.primary_key_cols),
@@ -146,7 +149,7 @@ def apply_options(connection: Connection, table: Registered, options: Options, *
         ("--as-text", tuple(sorted(table.text_cols)), tuple(sorted(options.text_columns or table.text_cols))),
         ("--profile", table.storage_profile, options.profile or table.storage_profile),
         ("--lake-table", table.lake_table_ref, options.lake_table or table.lake_table_ref),
-        ("--width", table.layout, _layout(options.width, table)),
+        ("--width", table.layout, width),
     ]
     problems = [
         Problem("registered", f"{flag}: registered with {_plain(old)}, asked for {_plain(new)}", "unregister it first")
@@ -161,12 +164,6 @@ def apply_options(connection: Connection, table: Registered, options: Options, *
     if options.hybrid:
         wanted["hybrid"] = "true"
     return change(connection, table, wanted) if wanted else table
-
-
-def _layout(width: str | None, table: Registered) -> str:
-    """What a width given again means, in the spelling of the catalog."""
-    wanted = table.layout if width is None else layout(width, table.key_type)
-    return width or "" if isinstance(wanted, Problem) else wanted
 
 
 def _plain(value: object) -> str:
