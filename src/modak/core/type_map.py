@@ -213,8 +213,13 @@ _DISPLAYED = {
 
 def is_plain(pg: PgType) -> bool:
     """Whether a type is one of Postgres's own and no domain over it: a domain shows its own name, never its base type's."""
-    displayed = re.sub(r"\(.*?\)|(?<=^interval) [a-z ]+", "", pg.display)
-    return pg.namespace == "pg_catalog" and pg.element is None and _DISPLAYED.get(displayed, displayed) == pg.base
+    return pg.namespace == "pg_catalog" and pg.element is None and base_of(pg.display) == pg.base
+
+
+def base_of(display: str) -> str:
+    """The name of the type below a text of format_type, which is that of one of Postgres's own."""
+    displayed = re.sub(r"\(.*?\)|(?<=^interval) [a-z ]+", "", display)
+    return _DISPLAYED.get(displayed, displayed)
 
 
 # Types with one text per value: two equal values never read differently. Keys are compared as text.

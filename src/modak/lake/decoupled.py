@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg import types
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform, VoidTransform
 
-from modak.core import decoupled
+from modak.core import declared, decoupled
 from modak.core.decoupled import Definition
 from modak.core.lake_table import properties
-from modak.errors import ModakError
+from modak.errors import ModakError, Problem, Refused
 from modak.lake.iceberg import FIRST_PARTITION_FIELD, TIME_TRANSFORMS, IcebergLake, iceberg_type
 from modak.lake.inspection import Totals, totals_of
 
@@ -56,15 +58,61 @@ def _transform(wanted: decoupled.PartitionField) -> Transform[Any, Any]:
 
 def properties_of(definition: Definition, stamps: Mapping[str, str] | None = None) -> dict[str, str]:
     """Merge-on-read as every table of ours. Each commit leaves a metadata file, and no pin names one: the oldest may go."""
+    said = declared.text_of(definition.columns)
     own = {
         MODE_STAMP: "decoupled",
         TABLE_STAMP: str(definition.name),
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "100",
+        **({declared.PROPERTY: said} if said is not None else {}),
     }
     found = dict(properties((), own | dict(stamps or {})))
     # DuckDB does not write to a partitioned table that says such things; our own writers keep to the same sizes without.
     return {name: value for name, value in found.items() if name not in _UNSAID}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The columns of a lake table as Postgres is to have them, in JSON; ``notices`` say what of their declaration is not honoured."""
+
+    columns: list[dict[str, Any]]
+    partition_by: list[str]
+    notices: list[str]
+
+
+def found_in(table: Table) -> Found:
+    """Raises where a column has no plain type in Postgres."""
+    said = declared.read(table.properties.get(declared.PROPERTY))
+    columns: list[dict[str, Any]] = []
+    problems: list[Problem] = []
+    notices: list[str] = []
+    for field in table.schema().fields:
+        found, told = declared.column_of(str(field.field_type).replace(" ", ""), said.get(field.field_id))
+        if isinstance(found, Problem):
+            problems.append(Problem("type", f"column {field.name}: {found.message}", found.hint))
+            continue
+        notices += [f"column {field.name}: {one}" for one in told]
+        columns.append({"name": field.name, "field_id": field.field_id, "required": field.required, "comment": field.doc, **found})
+    if problems:
+        raise Refused(f"lake table {'.'.join(table.name())} cannot be attached", problems, hint="nothing was changed")
+    return Found(columns, _partition_by(table), notices)
+
+
+def _partition_by(table: Table) -> list[str]:
+    schema = table.schema()
+    return [str(_entry(field, schema)) for field in table.spec().fields if not isinstance(field.transform, VoidTransform)]
+
+
+def _entry(field: PartitionField, schema: Schema) -> decoupled.PartitionField:
+    column = schema.find_field(field.source_id).name
+    match field.transform:
+        case IdentityTransform():
+            return decoupled.PartitionField("identity", column)
+        case BucketTransform(num_buckets=number):
+            return decoupled.PartitionField("bucket", column, number)
+        case TruncateTransform(width=number):
+            return decoupled.PartitionField("truncate", column, number)
+    return decoupled.PartitionField(str(field.transform), column)
 
 
 def is_registered(properties: Mapping[str, str]) -> bool:

@@ -7,17 +7,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from pyiceberg.partitioning import PartitionField as SpecField
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform, VoidTransform
 
-from modak.core.decoupled import Definition, PartitionField, from_iceberg
+from modak.core.decoupled import Definition
 from modak.core.lake_table import default_ref
 from modak.core.table import Name
-from modak.errors import LakeTableExists, ModakError, NotFound, Problem, Refused
+from modak.errors import LakeTableExists, ModakError, NotFound, Refused
 from modak.gateway.wire.messages import ProtocolError
-from modak.lake.decoupled import is_registered
+from modak.lake.decoupled import found_in, is_registered
 from modak.lake.iceberg import IcebergLake
 
 Request = Mapping[str, Any]
@@ -78,7 +75,8 @@ def _free_ref(request: Request, lake: IcebergLake) -> str:
 
 def _describe(request: Request, transaction: Orders) -> Answer:
     table = _load(transaction, str(request["profile"]), str(request["ref"]))
-    return {"columns": _columns(table), "partition_by": _partition_by(table)}
+    found = found_in(table)
+    return {"columns": found.columns, "partition_by": found.partition_by, "notices": found.notices}
 
 
 def _list(request: Request, transaction: Orders) -> Answer:
@@ -90,7 +88,7 @@ def _list(request: Request, transaction: Orders) -> Answer:
             table = _load(transaction, str(request["profile"]), ref)
             if is_registered(table.properties):
                 continue
-            _columns(table)
+            found_in(table)
             problem = None
         except NotFound:
             continue
@@ -103,10 +101,10 @@ def _list(request: Request, transaction: Orders) -> Answer:
 def _attach(request: Request, transaction: Orders) -> Answer:
     """The columns come from describe, of the same transaction; the lake is looked at once more, for the two are two looks."""
     table = _load(transaction, str(request["profile"]), str(request["ref"]))
-    fields = [column["field_id"] for column in _columns(table)]
-    if fields != [column["field_id"] for column in request["columns"]]:
+    definition = Definition.parse({**request, "partition_by": found_in(table).partition_by, "is_attached": True})
+    fields = [(field.field_id, str(field.field_type).replace(" ", "")) for field in table.schema().fields]
+    if fields != [(column.field_id, column.lake.iceberg) for column in definition.columns]:
         raise Refused(f"lake table {request['ref']} was changed while it was attached", hint="try again")
-    definition = Definition.parse({**request, "partition_by": _partition_by(table), "is_attached": True})
     transaction.attach(definition)
     return definition.as_json()
 
@@ -132,10 +130,9 @@ _VERBS: Mapping[str, Callable[[Request, Orders], Answer]] = {
 
 
 def _load(transaction: Orders, profile: str, ref: str) -> Table:
-    lake = transaction.lake(profile)
-    if lake.find(ref) is None:
+    table = transaction.lake(profile).find_table(ref)
+    if table is None:
         raise NotFound(f"there is no lake table {ref}", hint="give it as namespace.table of the profile's Iceberg catalog", profile=profile)
-    table = lake.load(ref)
     version = table.metadata.format_version
     if version != _FORMAT_VERSION:
         # Format 1 has no deletes of rows.
@@ -145,33 +142,3 @@ def _load(transaction: Orders, profile: str, ref: str) -> Table:
             hint=hint if version < _FORMAT_VERSION else f"only format {_FORMAT_VERSION} can be attached",
         )
     return table
-
-
-def _columns(table: Table) -> list[dict[str, Any]]:
-    columns, problems = [], []
-    for field in table.schema().fields:
-        found = from_iceberg(str(field.field_type).replace(" ", ""))
-        if isinstance(found, Problem):
-            problems.append(Problem("type", f"column {field.name}: {found.message}", found.hint))
-            continue
-        columns.append({"name": field.name, "field_id": field.field_id, "required": field.required, "comment": field.doc, **found})
-    if problems:
-        raise Refused(f"lake table {'.'.join(table.name())} cannot be attached", problems, hint="nothing was changed")
-    return columns
-
-
-def _partition_by(table: Table) -> list[str]:
-    schema = table.schema()
-    return [str(_entry(field, schema)) for field in table.spec().fields if not isinstance(field.transform, VoidTransform)]
-
-
-def _entry(field: SpecField, schema: Schema) -> PartitionField:
-    column = schema.find_field(field.source_id).name
-    match field.transform:
-        case IdentityTransform():
-            return PartitionField("identity", column)
-        case BucketTransform(num_buckets=number):
-            return PartitionField("bucket", column, number)
-        case TruncateTransform(width=number):
-            return PartitionField("truncate", column, number)
-    return PartitionField(str(field.transform), column)

@@ -1,4 +1,5 @@
--- An Iceberg table that is there already, as a decoupled table: read and write. Its columns are those of the lake.
+-- An Iceberg table that is there already, as a decoupled table: read and write. Its columns are those of the lake, with the types and defaults
+-- that the node declared that made it. Whoever writes to the lake can write those, so they are checked like those of a new table.
 --   select modak.attach_iceberg_table('public', 'events', 'sales.events')
 create or replace function modak.attach_iceberg_table(schema_name text, table_name text, lake_table text, profile text default null) returns regclass
 language plpgsql volatile
@@ -8,6 +9,7 @@ declare
     target text := modak.lake_profile(profile);
     taken text;
     described jsonb;
+    told text;
 begin
     perform modak.check_lake_name(schema_name, table_name);
     if lake_table is null or lake_table !~ '^[^.]+\.[^.]+$' then
@@ -28,6 +30,11 @@ begin
             using errcode = 'duplicate_object', hint = 'Use that name, or drop it first: without purge the lake table stays.';
     end if;
     described := modak.order_gateway('describe', jsonb_build_object('ref', lake_table, 'profile', target));
+    perform modak.check_lake_type(c.given->>'name', c.given->>'type'), modak.check_lake_default(c.given->>'name', c.given->>'default')
+       from jsonb_array_elements(described->'columns') c(given);
+    for told in select jsonb_array_elements_text(described->'notices') loop
+        raise notice '%', told;
+    end loop;
     return modak.make_lake_table('attach', schema_name, table_name, described->'columns', null, target, lake_table);
 end
 $$;

@@ -30,7 +30,15 @@ begin
     for one in select c.given->>'name' as label, c.given->>'default' as preset, c.given->>'comment' as note
                  from jsonb_array_elements(p_columns) c(given) loop
         if one.preset is not null then
-            execute format('alter foreign table %s alter column %I set default (%s)', place, one.label, one.preset);
+            begin
+                execute format('alter foreign table %s alter column %I set default (%s)', place, one.label, one.preset);
+            exception when syntax_error_or_access_rule_violation or data_exception or feature_not_supported then
+                -- One that came with the lake table may not fit its column any more.
+                if p_verb <> 'attach' then
+                    raise;
+                end if;
+                raise notice 'column %: its default % is left out: %', one.label, one.preset, sqlerrm;
+            end;
         end if;
         if one.note is not null then
             execute format('comment on column %s.%I is %L', place, one.label, one.note);
