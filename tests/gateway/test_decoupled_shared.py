@@ -169,3 +169,90 @@ def test_a_property_that_says_nonsense_is_not_followed(pair: Pair, first: Sessio
     assert [line.split(":")[0] for line in heard] == ["column mood", "column victim", "column victim", "column doc", "column n"]
     second.execute("drop table public.victim; select modak.drop_iceberg_table('public', 'strange')")
     first.execute("select modak.drop_iceberg_table('public', 'strange', true)")
+
+
+def test_the_same_call_on_another_node_is_the_same_table(pair: Pair, first: Session, second: Session) -> None:
+    parts = ["bucket(4, id)", "day(at)"]
+    assert create(first, "twins", partition_by=parts) == []
+    first.execute("insert into twins (id) values (1)")
+    heard = create(second, "twins", partition_by=["bucket(id, 4)", "DAY(at)"])
+    assert heard == ["lake table public.twins is there already, with the same columns: table public.twins is attached to it"]
+    assert columns(second, "public.twins") == columns(first, "public.twins")
+    second.execute("insert into twins (id, code) values (2, 'x')")
+    assert first.execute("select id, code from twins order by id").fetchall() == [(1, "new"), (2, "x")]
+    # Once more, as a script does that is run twice; and as somebody else does who has heard of it.
+    assert create(second, "twins", partition_by=parts) == [
+        "table public.twins is there already, with the same columns: it is lake table public.twins",
+    ]
+    assert attach(second, "twins", "public.twins") == ["table public.twins is attached to lake table public.twins already"]
+    with pytest.raises(psycopg.errors.DuplicateTable):
+        create(first, "twins", partition_by=parts)
+    # It is attached here: letting go of it takes nothing from the node that made it.
+    second.execute("select modak.drop_iceberg_table('public', 'twins')")
+    assert first.execute("select count(*) from twins").fetchall() == [(2,)]
+    # What one statement of a transaction attached the next ones write to, and a rollback undoes both.
+    with second.transaction(force_rollback=True):
+        create(second, "twins", partition_by=parts)
+        second.execute("insert into twins (id) values (3)")
+        assert second.execute("select count(*) from twins").fetchall() == [(3,)]
+    assert first.execute("select count(*) from twins").fetchall() == [(2,)]
+    # A foreign table that is dropped by itself leaves the way free, too.
+    create(second, "twins", partition_by=parts)
+    second.execute("drop foreign table twins")
+    assert len(create(second, "twins", partition_by=parts)) == 1
+    assert second.execute("select count(*) from twins").fetchall() == [(2,)]
+    second.execute("select modak.drop_iceberg_table('public', 'twins')")
+    first.execute("select modak.drop_iceberg_table('public', 'twins', true)")
+
+
+SHORT = [{"name": "id", "type": "bigint", "not_null": True}, {"name": "code", "type": "varchar(3)"}]
+OTHERS = [
+    (
+        [SHORT[0], {"name": "code", "type": "varchar(4)"}],
+        None,
+        r"column code is character varying\(3\).* there, and character varying\(4\)",
+    ),
+    ([SHORT[0], {**SHORT[1], "not_null": True}], None, "not null"),
+    ([{**SHORT[0], "not_null": False}, SHORT[1]], None, "column id"),
+    ([SHORT[0], {**SHORT[1], "name": "kode"}], None, "column code is not wanted here"),
+    (SHORT[:1], None, "column code is not wanted here"),
+    ([*SHORT, {"name": "more", "type": "text"}], None, "column more is not there"),
+    ([SHORT[1], SHORT[0]], None, "column id is not wanted here"),
+    (SHORT, ["id"], "partitioned by nothing there, and by id here"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "partition_by", "reason"), OTHERS)
+def test_other_columns_are_another_table(
+    pair: Pair, first: Session, second: Session, wanted: Any, partition_by: list[str] | None, reason: str
+) -> None:
+    create(first, "other", SHORT)
+    try:
+        with pytest.raises(psycopg.errors.DuplicateTable, match=reason) as failed:
+            create(second, "other", wanted, partition_by)
+        assert "modak.attach_iceberg_table('public', 'other', 'public.other')" in str(failed.value.diag.message_hint)
+        assert second.execute("select to_regclass('public.other') is null").fetchall() == [(True,)]
+        attach(second, "other", "public.other")
+        with pytest.raises(psycopg.errors.DuplicateTable, match=reason):
+            create(second, "other", wanted, partition_by)
+        assert second.execute("select relname from pg_class where relname ~ '^modak_[0-9a-f]'").fetchall() == []
+    finally:
+        second.execute("drop foreign table if exists other")
+        first.execute("select modak.drop_iceberg_table('public', 'other', true)")
+
+
+def test_a_table_that_may_be_taken_back_is_not_joined(pair: Pair, first: Session) -> None:
+    """Its transaction is open still: what a second session of the same node finds in the lake is nobody's yet."""
+    create(first, "doubtful", SHORT)
+    stamp = pair.lake_table("public.doubtful").properties["modak.commit-id"]
+    first.execute("drop foreign table doubtful; delete from modak.decoupled where lake_table_ref = 'public.doubtful'")
+    with pair.first.client(autocommit=False) as other:
+        [xid] = other.execute("select pg_current_xact_id()::text").fetchone() or []
+        first.execute("insert into modak.lake_commits (commit_id, xid, changes) values (%s, %s, '[]')", [stamp, xid])
+        pair.first.gateway.gateway.decoupled.settled._known.clear()
+        with pytest.raises(psycopg.errors.DuplicateTable, match="may yet be taken back"):
+            create(first, "doubtful", SHORT)
+        other.commit()
+    first.execute("delete from modak.lake_commits where commit_id = %s", [stamp])
+    assert len(create(first, "doubtful", SHORT)) == 1
+    first.execute("select modak.drop_iceberg_table('public', 'doubtful', true)")

@@ -6,6 +6,7 @@ over a connection is only text.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -211,6 +212,23 @@ def from_iceberg(kind: str) -> dict[str, Any] | Problem:
     if found is None:
         return Problem("type", f"Iceberg type {kind} has no plain type in Postgres", "read it with another engine, or leave the column out")
     return {"type": found[0], "base": found[1], "modifier": -1, **({"lake": kind} if kind == "time" else {})}
+
+
+def differences(wanted: Definition, found: Definition) -> list[str]:
+    """In what two tables differ that are to be one: columns in their order, and partitions. Defaults and comments are each node's own."""
+    told = []
+    for mine, theirs in itertools.zip_longest(wanted.columns, found.columns):
+        if mine is None or theirs is None or mine.name != theirs.name:
+            told.append(f"column {theirs.name if theirs else mine.name} is {'not wanted here' if theirs else 'not there'}")
+            break
+        kinds = [(one.pg.display, one.required, one.field_id) for one in (mine, theirs)]
+        if kinds[0] != kinds[1]:
+            there, here = (f"{one.pg.display}{' not null' if one.required else ''} (field {one.field_id})" for one in (theirs, mine))
+            told.append(f"column {mine.name} is {there} there, and {here} here")
+    parts = [", ".join(map(str, one.partition_by)) or "nothing" for one in (found, wanted)]
+    if parts[0] != parts[1]:
+        told.append(f"it is partitioned by {parts[0]} there, and by {parts[1]} here")
+    return told
 
 
 def column_problems(columns: Sequence[DecoupledColumn]) -> list[Problem]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import TimeType
 
-from modak.core.decoupled import Definition, PartitionField, accepted, from_iceberg
+from modak.core.decoupled import Definition, PartitionField, accepted, differences, from_iceberg
 from modak.core.type_map import PgType
 from modak.errors import Problem, Refused
 from modak.lake.decoupled import properties_of, schema_of, spec_of
@@ -161,3 +162,26 @@ def test_an_attached_time_stays_a_time() -> None:
     definition = Definition.parse(given(column("t", "time", "time without time zone", lake="time"), is_attached=True))
     assert isinstance(schema_of(definition).fields[0].field_type, TimeType)
     assert definition.columns[0].lake.duckdb == "TIME"
+
+
+def test_in_what_two_tables_differ() -> None:
+    columns = [column("id", "int8", "bigint", required=True), column("at", "timestamptz", "timestamp with time zone")]
+    table = Definition.parse(given(*columns, partition_by=["bucket(4, id)"]))
+    assert differences(table, table) == []
+    told = Definition.parse(
+        given(column("id", "int8", "bigint", required=True, comment="key", default="7"), columns[1], partition_by=["bucket(id,4)"])
+    )
+    assert differences(told, table) == []
+    others = [
+        given(columns[0], partition_by=["bucket(4, id)"]),
+        given(*columns),
+        given(columns[1], columns[0], partition_by=["bucket(4, id)"]),
+        given(columns[0], {**columns[1], "required": True}, partition_by=["bucket(4, id)"]),
+    ]
+    for other in others:
+        for one, two in ((Definition.parse(other), table), (table, Definition.parse(other))):
+            assert len(differences(one, two)) == 1
+    moved = replace(table, columns=(table.columns[0], replace(table.columns[1], field_id=7)))
+    assert differences(table, moved) == [
+        "column at is timestamp with time zone (field 7) there, and timestamp with time zone (field 2) here",
+    ]

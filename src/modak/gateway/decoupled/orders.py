@@ -1,20 +1,22 @@
-"""Orders of the SQL functions for decoupled tables: describe, list, create, attach, drop. Each is part of the transaction that gives it."""
+"""Orders of the SQL functions for decoupled tables, as describe, create, attach and drop. Each is part of the transaction that gives it."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pyiceberg.table import Table
 
-from modak.core.decoupled import Definition
+from modak.core.decoupled import Definition, differences
 from modak.core.lake_table import default_ref
 from modak.core.table import Name
 from modak.errors import LakeTableExists, ModakError, NotFound, Refused
+from modak.gateway.decoupled.world import World
 from modak.gateway.wire.messages import ProtocolError
-from modak.lake.decoupled import found_in, is_registered
+from modak.lake.decoupled import MODE_STAMP, found_in, is_registered
 from modak.lake.iceberg import IcebergLake
 
 Request = Mapping[str, Any]
@@ -26,6 +28,9 @@ _POLL_SECONDS = 0.02
 
 class Orders(Protocol):
     """What a lake transaction does for orders; nothing of it reaches the lake before the transaction commits."""
+
+    @property
+    def world(self) -> World: ...
 
     def lake(self, profile: str) -> IcebergLake: ...
 
@@ -50,27 +55,61 @@ def _greet(_request: Request, _transaction: Orders) -> Answer:
 
 
 def _create(request: Request, transaction: Orders) -> Answer:
-    ref = _free_ref(request, transaction.lake(str(request["profile"])))
+    ref, there = _place(request, transaction.lake(str(request["profile"])))
     definition = Definition.parse({**request, "ref": ref, "is_attached": False})
+    if there is not None:
+        return _join(definition, there, transaction)
     transaction.create(definition)
     return definition.as_json()
 
 
-def _free_ref(request: Request, lake: IcebergLake) -> str:
-    """The name of a new table in the lake: its own there, unless a table that is gone from here has that still."""
+def _place(request: Request, lake: IcebergLake) -> tuple[str, Table | None]:
+    """The name of a new table in the lake, its own unless a table that is gone from here has that still; and the table that has it."""
     ref = str(request.get("ref") or default_ref(Name(str(request["schema"]), str(request["name"]))))
     dropping, until = ref in (request.get("dropping") or ()), time.monotonic() + _DROP_SECONDS_MAX
-    while (found := lake.find(ref)) is not None and dropping and time.monotonic() < until:
+    while (found := lake.find_table(ref)) is not None and dropping and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
-    if found is None:
-        return ref
-    if not dropping and ref not in (request.get("replaced") or ()):
-        raise LakeTableExists(
-            f"lake table {ref} exists already",
-            hint=f"use it by modak.attach_iceberg_table('{request['schema']}', '{request['name']}', '{ref}'), or take another name",
-        )
+    if found is None or (not dropping and ref not in (request.get("replaced") or ())):
+        return ref, found
     # Its rows are somebody's still, or the transaction that drops it is this one.
-    return f"{ref}_{uuid.uuid4().hex[:8]}"
+    return f"{ref}_{uuid.uuid4().hex[:8]}", None
+
+
+def _join(definition: Definition, table: Table, transaction: Orders) -> Answer:
+    """Another node has made this very table: it is this one's too. Anything else of that name is nobody's to take without a word."""
+    ref, hint = definition.ref, "use it by modak.attach_iceberg_table('{0.schema}', '{0.name}', '{1}'), or take another name"
+    if table.properties.get(MODE_STAMP) != "decoupled":
+        different = ["Modak did not make it"]
+    elif not transaction.world.settled.is_certain(table):
+        raise LakeTableExists(f"lake table {ref} is of a transaction that may yet be taken back", hint="try again in a moment")
+    else:
+        different = _differences(definition, table)
+    if different:
+        told = "; ".join(different)
+        raise LakeTableExists(f"lake table {ref} exists already, and is another one: {told}", hint=hint.format(definition.name, ref))
+    joined = replace(definition, is_attached=True)
+    transaction.attach(joined)
+    return {
+        **joined.as_json(),
+        "notices": [f"lake table {ref} is there already, with the same columns: table {definition.name} is attached to it"],
+    }
+
+
+def _differences(definition: Definition, table: Table) -> list[str]:
+    if table.metadata.format_version != _FORMAT_VERSION:
+        return [f"it has Iceberg's format {table.metadata.format_version}"]
+    try:
+        found = found_in(table)
+    except Refused as refused:
+        return [problem.message for problem in refused.problems]
+    there = {**definition.as_json(), "columns": found.columns, "partition_by": found.partition_by, "is_attached": True}
+    return differences(definition, Definition.parse(there))
+
+
+def _compare(request: Request, transaction: Orders) -> Answer:
+    """In what a table that is wanted differs from the lake table of an attached one."""
+    table = _load(transaction, str(request["profile"]), str(request["ref"]))
+    return {"differences": _differences(Definition.parse({**request, "is_attached": False}), table)}
 
 
 def _describe(request: Request, transaction: Orders) -> Answer:
@@ -122,6 +161,7 @@ def _drop(request: Request, transaction: Orders) -> Answer:
 _VERBS: Mapping[str, Callable[[Request, Orders], Answer]] = {
     "greet": _greet,
     "create": _create,
+    "compare": _compare,
     "describe": _describe,
     "list": _list,
     "attach": _attach,

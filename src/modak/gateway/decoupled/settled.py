@@ -57,6 +57,11 @@ class Settled:
     def visible(self, table: Table) -> IcebergSnapshot | None:
         return newest_settled(table, self._is_settled)
 
+    def is_certain(self, table: Table) -> bool:
+        """Whether the table itself is there to stay: it was not made by a transaction of this database that may yet be taken back."""
+        stamp = table.properties.get(COMMIT_ID)
+        return stamp is None or self._is_settled(stamp)
+
     def _is_settled(self, commit_id: str) -> bool:
         with self._lock:
             if commit_id in self._known:

@@ -7,10 +7,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     target text := modak.lake_profile(profile);
+    known modak.decoupled := modak.find_lake_table(schema_name, table_name);
     taken text;
     described jsonb;
     told text;
 begin
+    -- A mesh may have been quicker.
+    if known.is_attached and (known.lake_table_ref, known.storage_profile) = (lake_table, target) then
+        raise notice 'table %.% is attached to lake table % already', quote_ident(schema_name), quote_ident(table_name), lake_table;
+        return to_regclass(format('%I.%I', schema_name, table_name));
+    end if;
     perform modak.check_lake_name(schema_name, table_name);
     if lake_table is null or lake_table !~ '^[^.]+\.[^.]+$' then
         raise exception 'lake table % is not namespace.table', coalesce(quote_literal(lake_table), 'NULL')

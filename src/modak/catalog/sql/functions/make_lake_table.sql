@@ -13,54 +13,13 @@ declare
     described jsonb;
     replaced text[];
     answer jsonb;
-    one record;
+    told text;
     -- What a value may take that has no declared length: not what it can, but what nobody is surprised by.
     large constant bigint := 1048576;
     width bigint;
 begin
-    execute (
-        select format('create foreign table %s (%s) server modak_gateway options (schema_name %L, table_name %L, batch_size %L, fetch_size %L)', place,
-                      string_agg(format('%I %s options (column_name %L)%s', c.given->>'name', c.given->>'type',
-                                        'a' || coalesce(c.given->>'field_id', c.position::text), case when r.required then ' not null' else '' end),
-                                 ', ' order by c.position),
-                      'iceberg', 'none yet', '5000', '10000')
-          from jsonb_array_elements(p_columns) with ordinality c(given, position),
-               lateral (select coalesce((c.given->>'required')::boolean, (c.given->>'not_null')::boolean, not (c.given->>'nullable')::boolean, false)) r(required));
+    described := modak.make_foreign_table(place, p_columns, p_verb = 'attach');
     relation := to_regclass(place);
-    for one in select c.given->>'name' as label, c.given->>'default' as preset, c.given->>'comment' as note
-                 from jsonb_array_elements(p_columns) c(given) loop
-        if one.preset is not null then
-            begin
-                execute format('alter foreign table %s alter column %I set default (%s)', place, one.label, one.preset);
-            exception when syntax_error_or_access_rule_violation or data_exception or feature_not_supported then
-                -- One that came with the lake table may not fit its column any more.
-                if p_verb <> 'attach' then
-                    raise;
-                end if;
-                raise notice 'column %: its default % is left out: %', one.label, one.preset, sqlerrm;
-            end;
-        end if;
-        if one.note is not null then
-            execute format('comment on column %s.%I is %L', place, one.label, one.note);
-        end if;
-    end loop;
-    select jsonb_agg(jsonb_build_object(
-               'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'base', t.typname, 'modifier', a.atttypmod,
-               'field_id', coalesce((c.given->>'field_id')::integer, c.position::integer), 'required', a.attnotnull, 'comment', c.given->>'comment',
-               'default', c.given->>'default')
-               || case when c.given ? 'lake' then jsonb_build_object('lake', c.given->>'lake') else '{}' end order by c.position)
-      into described
-      from jsonb_array_elements(p_columns) with ordinality c(given, position)
-      join pg_attribute a on a.attrelid = relation and a.attname = c.given->>'name'
-      join pg_type t on t.oid = a.atttypid;
-    for one in select d.given->>'name' as label, d.given->>'type' as type,
-                      ((d.given->>'modifier')::integer - 4) >> 16 as digits, ((((d.given->>'modifier')::integer - 4) & 2047) # 1024) - 1024 as scale
-                 from jsonb_array_elements(described) d(given) where d.given->>'base' = 'numeric' loop
-        if one.digits > 38 or one.scale not between 0 and one.digits then
-            raise exception 'column "%": type % does not fit an Iceberg decimal', one.label, one.type
-                using errcode = 'feature_not_supported', hint = 'Up to 38 digits, and a scale between 0 and that.';
-        end if;
-    end loop;
     perform modak.check_lake_partitions(relation, p_partition_by);
 
     -- A trigger of statements keeps batches whole, and pushed-down changes too. Foreign tables take one for TRUNCATE since Postgres 16.
@@ -80,8 +39,8 @@ begin
                    greatest(1, least(5000, 256 * large / width)), greatest(1, least(10000, 1024 * large / width)));
 
     -- Names in the lake that were this table's or are another one's of ours, renamed since: a new table takes another name beside them.
-    replaced := modak.forget_dropped_lake_table(p_schema, p_table, p_ref, p_profile)
-                || array(select d.lake_table_ref from modak.decoupled d where d.storage_profile = p_profile);
+    replaced := modak.forget_dropped_lake_table(p_schema, p_table, p_ref, p_profile);
+    replaced := replaced || array(select d.lake_table_ref from modak.decoupled d where d.storage_profile = p_profile);
     answer := modak.order_gateway(p_verb, jsonb_build_object(
         'table_id', number, 'schema', p_schema, 'name', p_table, 'ref', p_ref, 'profile', p_profile, 'columns', described,
         'partition_by', to_jsonb(coalesce(p_partition_by, '{}')), 'is_attached', p_verb = 'attach',
@@ -91,7 +50,10 @@ begin
         'replaced', to_jsonb(replaced || string_to_array(nullif(current_setting('modak.dropped_lake_tables', true), ''), chr(31)))));
     insert into modak.decoupled (table_id, schema_name, table_name, lake_table_ref, storage_profile, columns, partition_by, is_attached)
     select number, p_schema, p_table, answer->>'ref', p_profile, answer->'columns',
-           array(select jsonb_array_elements_text(answer->'partition_by')), p_verb = 'attach';
+           array(select jsonb_array_elements_text(answer->'partition_by')), (answer->>'is_attached')::boolean;
+    for told in select jsonb_array_elements_text(answer->'notices') loop
+        raise notice '%', told;
+    end loop;
     return relation;
 end
 $$;

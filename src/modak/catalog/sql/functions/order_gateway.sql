@@ -12,7 +12,7 @@ begin
         raise exception 'this server is a standby: decoupled tables are made and dropped on the primary'
             using errcode = 'read_only_sql_transaction', hint = 'Connect to the primary. Nothing was changed.';
     end if;
-    if p_verb not in ('describe', 'list') then
+    if p_verb not in ('describe', 'list', 'compare') then
         perform modak.check_lake_owner();
     end if;
     -- Apart from the order itself, so that the order does not run in a savepoint of ours.
@@ -23,7 +23,7 @@ begin
             using errcode = 'sqlclient_unable_to_establish_sqlconnection', detail = sqlerrm,
                   hint = 'Start one with `modak gateway` or `modak up`, and try again. Nothing was changed.';
     end;
-    if p_verb not in ('describe', 'list') then
+    if p_verb not in ('describe', 'list', 'compare') then
         perform modak.begin_lake_transaction((p_request->>'table_id')::bigint, p_verb);
     end if;
     select o.answer into strict said from modak.gateway_order o where o.verb = p_verb and o.request = hex_request;
