@@ -24,6 +24,7 @@ from modak.gateway.decoupled.world import World
 from modak.gateway.dialect.functions import register_functions
 from modak.gateway.fdw import login as fdw_login
 from modak.gateway.fdw import presence
+from modak.gateway.fdw.authority import Authority
 from modak.gateway.fdw.residue import Residue
 from modak.gateway.fdw.scan import ColdScans
 from modak.gateway.fdw.session import FdwSession, Lake
@@ -142,7 +143,8 @@ class Gateway:
         self._stack.callback(settler.close)
         sweeper = Tender("sweeping", lambda: sweep_next(decoupled), _SWEEP_SECONDS)
         self._stack.callback(sweeper.close)
-        self._lake = Lake(self._engine, scans, pins, Residue(self._dsn, scans.relation), whole, decoupled, executor)
+        residue, authority = Residue(self._dsn, scans.relation), Authority(decoupled.access_token)
+        self._lake = Lake(self._engine, scans, pins, residue, whole, decoupled, executor, authority)
 
     def _known_storages(self) -> list[Storage]:
         """A profile whose credentials this process lacks is missed when somebody reads its tables."""

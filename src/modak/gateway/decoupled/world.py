@@ -56,6 +56,12 @@ class World:
             )
         return found
 
+    def access_token(self) -> str | None:
+        """By which the catalog's own views are known."""
+        with self.connection() as connection:
+            row = connection.execute(SQL.query("read_access_token")).fetchone()
+        return str(row["token"]) if row is not None else None
+
     def lake(self, profile: str) -> IcebergLake:
         """With the credentials as they were a moment ago; a catalog is kept while nothing about it changes."""
         with self._lock:

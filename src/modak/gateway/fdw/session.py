@@ -13,11 +13,12 @@ from typing import TypeVar
 from modak.errors import ModakError
 from modak.gateway.channel import Channel
 from modak.gateway.decoupled.session import DecoupledSession
-from modak.gateway.decoupled.statements import concerns
+from modak.gateway.decoupled.statements import concerns, is_order
 from modak.gateway.decoupled.world import World
 from modak.gateway.decoupled.writing import Written
 from modak.gateway.failures import EngineFailed
 from modak.gateway.fdw import statements
+from modak.gateway.fdw.authority import COLUMN, Authority, said_in
 from modak.gateway.fdw.cursor import BatchCursor, ColdCursor
 from modak.gateway.fdw.request import understand
 from modak.gateway.fdw.residue import Residue
@@ -85,6 +86,7 @@ class Lake:
     whole: WholeQueries
     decoupled: World
     executor: Executor
+    authority: Authority
 
 
 @dataclass
@@ -306,6 +308,8 @@ class FdwSession:
             raise ProtocolError("too many open cursors", limit=_CURSORS_MAX)
 
         def open_cursor() -> BatchCursor:
+            if is_order(select):
+                self.lake.authority.check(said_in(select, values))
             if concerns(select):
                 return self._decoupled.open(select, values)
             request = understand(select, values)
@@ -314,7 +318,13 @@ class FdwSession:
 
         await self._close(name)
         wanted = asked(select, values)
-        self._cursors[name] = await self._in_thread(open_cursor) if wanted is None else await self.lake.whole.open(wanted)
+        if wanted is None:
+            self._cursors[name] = await self._in_thread(open_cursor)
+            return
+        said = wanted.get(COLUMN)
+        if not self.lake.authority.knows(said):
+            await self._in_thread(lambda: self.lake.authority.check(said))
+        self._cursors[name] = await self.lake.whole.open(wanted)
 
     async def _close(self, name: str) -> None:
         """Without a change of threads where there is nothing to wait for: a look-up has its rows in one FETCH."""
@@ -343,6 +353,8 @@ class FdwSession:
         """Never an error and never for long: many a plan that asks is run without cold rows, and must not need the lake to be made."""
 
         def estimate() -> Estimate:
+            if is_order(select):
+                return _GUESS
             return self._decoupled.explain(select, values) if concerns(select) else self.lake.scans.estimate(understand(select, values))
 
         try:

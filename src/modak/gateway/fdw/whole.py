@@ -17,6 +17,7 @@ from sqlglot import exp
 from modak.errors import ModakError, Retry
 from modak.gateway.analytics.interceptor import LakeInterceptor
 from modak.gateway.dialect.remote import parse_remote, substitute
+from modak.gateway.fdw.authority import COLUMN
 from modak.gateway.interception import Answer, Caller
 from modak.gateway.own_session import OwnSession
 from modak.gateway.wire.messages import Decoder, parse_data_row
@@ -42,7 +43,7 @@ def asked(sql: str, values: Sequence[str | None]) -> dict[str, str] | None:
         if isinstance(node, exp.EQ) and isinstance(node.this, exp.Column):
             text = next(iter(node.expression.find_all(exp.Literal)), None)
             if text is not None:
-                told = str(text.this) if node.this.name == "kind" else bytes.fromhex(str(text.this)).decode()
+                told = str(text.this) if node.this.name in ("kind", COLUMN) else bytes.fromhex(str(text.this)).decode()
                 if found.setdefault(node.this.name, told) != told:
                     raise Unasked(f"modak.query was asked with two values for {node.this.name}")
     return found

@@ -17,6 +17,6 @@ begin
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'local', true);
     end if;
-    perform o.answer from modak.gateway_order o where o.verb = 'begin' and o.request = hex_request;
+    perform o.answer from modak.gateway_orders o where o.verb = 'begin' and o.request = hex_request;
 end
 $$;

@@ -18,7 +18,7 @@ begin
     perform modak.begin_lake_transaction(number, tg_op);
     if parcel <> '' and tg_op = 'INSERT' then
         hex_request := encode(convert_to(jsonb_build_object('id', parcel, 'table_id', number)::text, 'UTF8'), 'hex');
-        perform o.answer from modak.gateway_order o where o.verb = 'parcel' and o.request = hex_request;
+        perform o.answer from modak.gateway_orders o where o.verb = 'parcel' and o.request = hex_request;
     end if;
     return null;
 end

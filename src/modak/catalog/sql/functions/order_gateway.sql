@@ -17,7 +17,7 @@ begin
     end if;
     -- Apart from the order itself, so that the order does not run in a savepoint of ours.
     begin
-        perform o.answer from modak.gateway_order o where o.verb = 'greet' and o.request = '7b7d';
+        perform o.answer from modak.gateway_orders o where o.verb = 'greet' and o.request = '7b7d';
     exception when sqlclient_unable_to_establish_sqlconnection then
         raise exception 'no gateway answers for this database, and only a gateway reaches the lake'
             using errcode = 'sqlclient_unable_to_establish_sqlconnection', detail = sqlerrm,
@@ -26,7 +26,7 @@ begin
     if p_verb not in ('describe', 'list', 'compare') then
         perform modak.begin_lake_transaction((p_request->>'table_id')::bigint, p_verb);
     end if;
-    select o.answer into strict said from modak.gateway_order o where o.verb = p_verb and o.request = hex_request;
+    select o.answer into strict said from modak.gateway_orders o where o.verb = p_verb and o.request = hex_request;
     return said::jsonb;
 end
 $$;

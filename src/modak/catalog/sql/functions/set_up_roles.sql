@@ -16,7 +16,8 @@ declare
                                        'note_missed', 'note_unchanged', 'pk_parts', 'query', 'take_missed', 'timestamp_text',
                                        'was_deleted'];
     -- Rows, images of rows, what a gateway is checked by, and what it is about to do.
-    confidential constant text[] := array['delta', 'captured', 'folded', 'gateway', 'gateway_query', 'gateway_order', 'lake_commits'];
+    confidential constant text[] := array['delta', 'captured', 'folded', 'gateway', 'gateway_access', 'gateway_query', 'gateway_order', 'gateway_orders',
+                                          'lake_commits'];
     missing text[] := '{}';
     one text;
 begin
@@ -64,11 +65,12 @@ begin
         grant usage on all sequences in schema modak to modak_worker;
         for one in select c.oid::regclass::text from pg_class c
                     where c.relnamespace in ('modak'::regnamespace, 'modak_lake'::regnamespace) and c.relkind in ('r', 'p', 'v')
-                      and c.relname <> all (array['gateway', 'schema_migrations']) and pg_has_role(c.relowner, 'usage') loop
+                      and c.relname <> all (array['gateway', 'gateway_access', 'schema_migrations']) and pg_has_role(c.relowner, 'usage') loop
             execute format('grant select, insert, update, delete on %s to modak_worker', one);
         end loop;
         revoke insert, update, delete on modak.schema_meta from modak_worker;
-        grant select on modak.gateway_order to modak_worker;
+        -- By modak.gateway_orders, which says that it is the catalog's.
+        revoke all on modak.gateway_order from modak_worker;
         -- What writes corrections was once whoever's who registered the table.
         if pg_has_role('modak_worker', 'usage')
            and pg_has_role('modak_worker', case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end) then

@@ -100,6 +100,9 @@ update modak.read_pins set expires_at = now() + make_interval(secs => %(seconds)
 -- name: release_pin
 delete from modak.read_pins where pin_id = %(pin_id)s;
 
+-- name: read_access_token
+select token from modak.gateway_access;
+
 -- name: save_gateway_verifier
 insert into modak.gateway (verifier) values (%(verifier)s)
 on conflict (singleton) do update set verifier = excluded.verifier, updated_at = now();
