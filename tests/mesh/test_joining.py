@@ -146,7 +146,7 @@ def test_a_peer_that_comes_later(catalog: bool, pair: tuple[Place, Place]) -> No
         west.migrate()
     assert west.join(east) == [(east.name, True)]
     # The gateway's bakery completes what was begun.
-    eventually(lambda: east.rows("select count(*) from pg_subscription_rel") == [(2,)])
+    eventually(lambda: east.rows("select count(*) from pg_subscription_rel") == [(3,)])
     bakery.close()
     take_turns(*pair)
 

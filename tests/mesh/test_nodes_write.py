@@ -75,8 +75,7 @@ def lakehouse(cluster: Cluster, template: str, mesh: Mesh, tmp_path_factory: pyt
         with made.writers["anna"].client() as client:
             make(client, "events", [("id", "bigint"), ("node", "text"), ("counted", "bigint")])
         for name in ("berta", "clara"):
-            with made.writers[name].client() as client:
-                client.execute("select modak.attach_iceberg_table('public', 'events', 'public.events')")
+            eventually(lambda name=name: mesh[name].rows("select 1 from pg_class where oid = to_regclass('public.events')"))
         yield made
     finally:
         for writer in made.writers.values():

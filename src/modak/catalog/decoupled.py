@@ -28,3 +28,8 @@ def find(connection: Connection, name: Name) -> Definition | None:
 def problems(connection: Connection, definition: Definition) -> list[dict[str, Any]]:
     """Commits that Postgres rolled back and that stay in the lake."""
     return connection.execute(SQL.query("list_lake_problems"), {"ref": definition.ref, "profile": definition.profile}).fetchall()
+
+
+def not_followed(connection: Connection) -> list[dict[str, Any]]:
+    """Tables that other nodes of the mesh made, or dropped, and why that is not so here."""
+    return connection.execute(SQL.query("list_not_followed")).fetchall()

@@ -31,6 +31,10 @@ def show(connection: Connection, output: Output, name: Name | None, lakes: Lakes
         for row in rows:
             _follows(output, row, followed)
             _problems(output, row)
+        for problem in decoupled.not_followed(connection):
+            output.note(f"! {problem['schema_name']}.{problem['table_name']} {problem['job']}: {problem['message']}")
+            if problem["hint"]:
+                output.note(f"  {problem['hint']}")
         _workers(output, leadership.workers(connection))
         if not rows and not in_the_lake:
             output.note("no table is registered yet: `modak register schema.table --tier-key COLUMN`")

@@ -138,7 +138,7 @@ class DecoupledColumn:
 
 @dataclass(frozen=True)
 class Definition:
-    """One decoupled table."""
+    """One decoupled table. ``uuid`` is the Iceberg table that was attached; None for one that was made here."""
 
     table_id: int
     name: Name
@@ -147,6 +147,7 @@ class Definition:
     columns: tuple[DecoupledColumn, ...]
     partition_by: tuple[PartitionField, ...] = ()
     is_attached: bool = False
+    uuid: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Definition:
@@ -159,6 +160,7 @@ class Definition:
             columns=tuple(DecoupledColumn.parse(column) for column in given["columns"]),
             partition_by=tuple(PartitionField.parse(text) for text in given.get("partition_by") or ()),
             is_attached=bool(given.get("is_attached")),
+            uuid=given.get("uuid"),
         )
         problems = [] if definition.is_attached else [*column_problems(definition.columns), *partition_problems(definition)]
         if problems:
@@ -175,6 +177,7 @@ class Definition:
             "columns": [column.as_json() for column in self.columns],
             "partition_by": [str(field) for field in self.partition_by],
             "is_attached": self.is_attached,
+            **({"uuid": self.uuid} if self.uuid is not None else {}),
         }
 
     def column(self, name: str) -> DecoupledColumn | None:

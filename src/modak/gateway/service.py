@@ -19,6 +19,7 @@ from modak.gateway.advice import Advice
 from modak.gateway.analytics.interceptor import LakeInterceptor
 from modak.gateway.analytics.relations import Relations
 from modak.gateway.channel import Channel
+from modak.gateway.decoupled.following import follow_peers
 from modak.gateway.decoupled.sweeping import sweep_next
 from modak.gateway.decoupled.world import World
 from modak.gateway.dialect.functions import register_functions
@@ -141,6 +142,8 @@ class Gateway:
         # What a gateway before this one, or a lake that did not answer, left open.
         settler = Tender("settling", decoupled.settled.settle_all, _SETTLE_SECONDS)
         self._stack.callback(settler.close)
+        neighbour = Tender("following the peers' tables", lambda: follow_peers(decoupled), _FOLLOW_SECONDS)
+        self._stack.callback(neighbour.close)
         sweeper = Tender("sweeping", lambda: sweep_next(decoupled), _SWEEP_SECONDS)
         self._stack.callback(sweeper.close)
         residue, authority = Residue(self._dsn, scans.relation), Authority(decoupled.access_token)

@@ -87,7 +87,7 @@ def _join(definition: Definition, table: Table, transaction: Orders) -> Answer:
     if different:
         told = "; ".join(different)
         raise LakeTableExists(f"lake table {ref} exists already, and is another one: {told}", hint=hint.format(definition.name, ref))
-    joined = replace(definition, is_attached=True)
+    joined = replace(definition, is_attached=True, uuid=str(table.metadata.table_uuid))
     transaction.attach(joined)
     return {
         **joined.as_json(),
@@ -140,7 +140,8 @@ def _list(request: Request, transaction: Orders) -> Answer:
 def _attach(request: Request, transaction: Orders) -> Answer:
     """The columns come from describe, of the same transaction; the lake is looked at once more, for the two are two looks."""
     table = _load(transaction, str(request["profile"]), str(request["ref"]))
-    definition = Definition.parse({**request, "partition_by": found_in(table).partition_by, "is_attached": True})
+    told = {"partition_by": found_in(table).partition_by, "is_attached": True, "uuid": str(table.metadata.table_uuid)}
+    definition = Definition.parse({**request, **told})
     fields = [(field.field_id, str(field.field_type).replace(" ", "")) for field in table.schema().fields]
     if fields != [(column.field_id, column.lake.iceberg) for column in definition.columns]:
         raise Refused(f"lake table {request['ref']} was changed while it was attached", hint="try again")

@@ -14,7 +14,7 @@ from modak.catalog import decoupled
 from modak.catalog.migrate import SQL
 from modak.connection import Connection, open_connection
 from modak.core.decoupled import Definition
-from modak.errors import NotFound
+from modak.errors import LakeError, NotFound, Retry
 from modak.gateway.decoupled.base import Base
 from modak.gateway.decoupled.parcels import Parcels
 from modak.gateway.decoupled.settled import Settled
@@ -22,6 +22,14 @@ from modak.lake.iceberg import IcebergLake
 from modak.lake.storage import Storage, io_properties
 from modak.mesh.bakery import Bakery
 from modak.scan.table import ColdTables
+
+
+class TableGone(LakeError):
+    """The lake table was dropped where this node did not see it, or dropped and made anew as another one."""
+
+    code = "lake_table_gone"
+    sqlstate = "42P01"
+    retry = Retry.MANUAL
 
 
 @dataclass
@@ -81,7 +89,13 @@ class World:
         known = self._known(definition, lake.storage)
         if known is not None:
             return known
-        table = lake.load(definition.ref)
+        table = lake.find_table(definition.ref)
+        if table is None:
+            raise TableGone(
+                f"lake table {definition.ref} of {definition.name} is not in its catalog any more",
+                hint="it was dropped there, on another node or by another engine: DROP FOREIGN TABLE drops the name here as well",
+                profile=definition.profile,
+            )
         return self._read(definition, table, self.settled.visible(table))
 
     def base_at(self, definition: Definition, location: str, visible: Callable[[Table], IcebergSnapshot | None]) -> Base:
@@ -96,6 +110,7 @@ class World:
         return self._read(definition, table, visible(table))
 
     def _read(self, definition: Definition, table: Table, current: IcebergSnapshot | None) -> Base:
+        _check_same(definition, table)
         lake = self.lake(definition.profile)
         location, number = table.metadata_location, current.sequence_number if current is not None else None
         found = Base.of(table, self.tables.snapshot(location, number, io_properties(lake.storage)))
@@ -183,6 +198,19 @@ _IDLE_SECONDS = 30.0
 _STORAGE_SECONDS = 1.0
 _GUESS_SECONDS = 2.0
 _FAREWELL_SECONDS = 5.0
+
+
+def _check_same(definition: Definition, table: Table) -> None:
+    """Columns are known by their numbers, and another table of that name may have others by these. One that is made as before will do."""
+    if definition.uuid in (None, str(table.metadata.table_uuid)):
+        return
+    fields = {field.field_id: (field.name, str(field.field_type).replace(" ", "")) for field in table.schema().fields}
+    if any(fields.get(column.field_id) != (column.name, column.lake.iceberg) for column in definition.columns):
+        raise TableGone(
+            f"lake table {definition.ref} of {definition.name} is another one by now, with other columns",
+            hint="drop the name here, by DROP FOREIGN TABLE, and attach the lake table anew",
+            profile=definition.profile,
+        )
 
 
 class _Lent:

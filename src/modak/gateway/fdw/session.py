@@ -318,13 +318,9 @@ class FdwSession:
 
         await self._close(name)
         wanted = asked(select, values)
-        if wanted is None:
-            self._cursors[name] = await self._in_thread(open_cursor)
-            return
-        said = wanted.get(COLUMN)
-        if not self.lake.authority.knows(said):
+        if wanted is not None and not self.lake.authority.knows(said := wanted.get(COLUMN)):
             await self._in_thread(lambda: self.lake.authority.check(said))
-        self._cursors[name] = await self.lake.whole.open(wanted)
+        self._cursors[name] = await self._in_thread(open_cursor) if wanted is None else await self.lake.whole.open(wanted)
 
     async def _close(self, name: str) -> None:
         """Without a change of threads where there is nothing to wait for: a look-up has its rows in one FETCH."""

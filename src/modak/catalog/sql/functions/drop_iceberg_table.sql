@@ -27,6 +27,8 @@ begin
         return;
     end if;
     delete from modak.decoupled d where d.table_id = number;
+    -- Peers let go of what they attached, once the lake has dropped it.
+    delete from modak.shared_tables s using modak.nodes n where n.is_self and s.node = n.node_name and s.table_id = number;
     perform modak.order_gateway('drop', jsonb_build_object('table_id', number, 'ref', known.lake_table_ref, 'profile', known.storage_profile,
                                                            'purge', coalesce(purge, false), 'is_attached', known.is_attached));
     if coalesce(purge, false) or not known.is_attached then

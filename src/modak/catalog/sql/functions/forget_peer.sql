@@ -1,4 +1,5 @@
--- Take a peer out of this node's mesh: its subscription, its slot, its claims and answers. What others know of it is not touched.
+-- Take a peer out of this node's mesh: its subscription, its slot, its claims and answers. What others know of it is not touched, and tables that
+-- were attached because it made them stay.
 create or replace function modak.forget_peer(peer text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -27,5 +28,7 @@ begin
     delete from modak.claims c where c.node = peer;
     delete from modak.claim_acks a where a.node = peer or a.ack_from_node = peer;
     delete from modak.deferred_acks d where d.node = peer;
+    delete from modak.shared_tables s where s.node = peer;
+    delete from modak.followed_tables f where f.node = peer;
 end
 $$;

@@ -67,5 +67,7 @@ begin
     end if;
     perform modak.publish_claims(join_mesh.node_name);
     insert into modak.nodes (node_name) select w.key from jsonb_each(wanted) w on conflict do nothing;
+    -- After the slots: who comes new hears of all that this node has.
+    perform modak.share_tables();
 end
 $$;

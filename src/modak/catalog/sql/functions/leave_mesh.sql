@@ -12,5 +12,6 @@ begin
     end loop;
     perform modak.lock_node();
     perform modak.reap_claims();
+    perform modak.share_tables();
 end
 $$;

@@ -48,9 +48,10 @@ begin
         'dropping', (select coalesce(jsonb_agg(c.change->>'ref'), '[]') from modak.lake_commits l, jsonb_array_elements(l.changes) c(change)
                       where c.change->>'kind' = 'drop' and c.change->>'profile' = p_profile),
         'replaced', to_jsonb(replaced || string_to_array(nullif(current_setting('modak.dropped_lake_tables', true), ''), chr(31)))));
-    insert into modak.decoupled (table_id, schema_name, table_name, lake_table_ref, storage_profile, columns, partition_by, is_attached)
-    select number, p_schema, p_table, answer->>'ref', p_profile, answer->'columns',
+    insert into modak.decoupled (table_id, schema_name, table_name, lake_table_ref, lake_table_uuid, storage_profile, columns, partition_by, is_attached)
+    select number, p_schema, p_table, answer->>'ref', answer->>'uuid', p_profile, answer->'columns',
            array(select jsonb_array_elements_text(answer->'partition_by')), (answer->>'is_attached')::boolean;
+    perform modak.share_tables(number);
     for told in select jsonb_array_elements_text(answer->'notices') loop
         raise notice '%', told;
     end loop;

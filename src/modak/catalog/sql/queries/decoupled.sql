@@ -1,11 +1,12 @@
 -- name: find_decoupled
-select table_id, schema_name as schema, table_name as name, lake_table_ref as ref, storage_profile as profile, columns, partition_by, is_attached
+select table_id, schema_name as schema, table_name as name, lake_table_ref as ref, storage_profile as profile, columns, partition_by, is_attached,
+       lake_table_uuid as uuid
   from modak.decoupled where table_id = %(table_id)s;
 
 -- name: list_decoupled
 -- By the names that the foreign tables have now: they may have been renamed. Without one the table was dropped by itself, and is not listed.
 select d.table_id, n.nspname::text as schema, c.relname::text as name, d.lake_table_ref as ref, d.storage_profile as profile, d.columns,
-       d.partition_by, d.is_attached
+       d.partition_by, d.is_attached, d.lake_table_uuid as uuid
   from modak.decoupled d
   join pg_foreign_table f on f.ftoptions @> array['schema_name=iceberg', 'table_name=' || d.table_id]
   join pg_foreign_server s on s.oid = f.ftserver and s.srvname = 'modak_gateway'

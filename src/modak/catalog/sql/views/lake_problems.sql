@@ -1,4 +1,5 @@
--- Commits that stay in decoupled tables though Postgres did not confirm them, in the shape of modak.problems.
+-- Commits that stay in decoupled tables though Postgres did not confirm them, and tables of peers that could not be followed, in the shape of
+-- modak.problems.
 create or replace view modak.lake_problems as
 select coalesce(d.schema_name, split_part(k.lake_table_ref, '.', 1)) as schema_name,
        coalesce(d.table_name, substr(k.lake_table_ref, strpos(k.lake_table_ref, '.') + 1)) as table_name,
@@ -12,4 +13,20 @@ select coalesce(d.schema_name, split_part(k.lake_table_ref, '.', 1)) as schema_n
        k.kept_at as first_seen,
        k.kept_at as last_seen
   from modak.kept_commits k
-  left join modak.decoupled d using (storage_profile, lake_table_ref);
+  left join modak.decoupled d using (storage_profile, lake_table_ref)
+union all
+select coalesce(s.schema_name, d.schema_name, ''),
+       coalesce(s.table_name, d.table_name, ''),
+       coalesce(s.storage_profile, d.storage_profile),
+       coalesce(s.lake_table_ref, d.lake_table_ref),
+       'follow',
+       'table_not_followed',
+       f.problem,
+       f.hint,
+       1,
+       f.first_seen,
+       f.tried_at
+  from modak.followed_tables f
+  left join modak.shared_tables s on s.node = f.node and s.table_id = f.table_id
+  left join modak.decoupled d on d.table_id = f.own_table_id
+ where f.problem is not null;
