@@ -24,11 +24,12 @@ def spark_home() -> Path:
 
 
 @contextlib.contextmanager
-def spark_server(app: App, folder: Path) -> Iterator[str]:
-    """Its address, on a free loopback port."""
+def spark_server(app: App, folder: Path, port: int | None = None) -> Iterator[str]:
+    """Its address, on a free loopback port, or on that of a server that has ended."""
     machine = app.machine()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    if port is None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
     home = spark_home()
     settings = {
         **SHARED,

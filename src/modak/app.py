@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from modak.lake.storage import Storage
     from modak.registration.ownership import Known
     from modak.rest.app import RestCatalog
+
+
+log = logging.getLogger("modak.app")
 
 
 class App:
@@ -127,25 +131,32 @@ class App:
         return IcebergLake(self.storage(profile))
 
     def spark(self, *profiles: Profile) -> SparkSession:
+        """The session of this process. One that was lost since its last use is replaced."""
         from modak.jobs import spark
 
         storages = [self.storage(profile) for profile in profiles]
         # Jobs of several tables run side by side on one session.
         with self._spark_lock:
+            if self._spark is not None and not self._serves_again(self._spark, storages):
+                log.warning("Spark is gone, and is started again")
+                self._spark = None
             if self._spark is None:
                 master = self.settings.spark
                 self._spark_reaches_s3 = spark.is_connect(master) or self._uses_s3(storages)
                 machine = None if spark.is_connect(master) else self.machine(s3=self._spark_reaches_s3)
                 with self.progress.task("Starting Spark"):
                     self._spark = spark.session(master, storages, machine)
-            elif any(storage.is_remote for storage in storages) and not self._spark_reaches_s3:
-                raise MissingComponent(
-                    "Spark runs in this process without the jars for object stores: there was no profile in one when it started",
-                    hint="start this process again; nothing was changed",
-                )
-            else:
-                spark.use_storages(self._spark, storages)
             return self._spark
+
+    def _serves_again(self, known: SparkSession, storages: Sequence[Storage]) -> bool:
+        from modak.jobs import spark, spark_loss
+
+        if any(storage.is_remote for storage in storages) and not self._spark_reaches_s3 and not spark_loss.is_lost(known):
+            raise MissingComponent(
+                "Spark runs in this process without the jars for object stores: there was no profile in one when it started",
+                hint="start this process again; nothing was changed",
+            )
+        return spark.use_again(known, storages)
 
     @contextlib.contextmanager
     def job(self, name: Name, *, epoch: int | None = None, wait_seconds: float = 0.0, in_a_row: bool = False) -> Iterator[JobContext]:

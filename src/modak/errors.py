@@ -58,6 +58,14 @@ class MissingComponent(ModakError):
     retry = Retry.LATER
 
 
+class SparkLost(ModakError):
+    """Spark's Java process died, or its server let the session go, while a job needed it; the next attempt starts it anew."""
+
+    code = "spark_lost"
+    sqlstate = "58000"
+    retry = Retry.LATER
+
+
 class ConnectionFailed(ModakError):
     """Postgres does not answer or refuses us."""
 

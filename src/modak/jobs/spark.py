@@ -9,13 +9,15 @@ import atexit
 import contextlib
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from modak.errors import LakeError, LakeFull, MissingComponent
+from modak.errors import LakeError, LakeFull, MissingComponent, ModakError, SparkLost
+from modak.jobs.spark_loss import how_it_ended, is_lost, let_go
 from modak.lake.failures import is_full
 from modak.lake.storage import Storage, spark_properties
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOGGING = Path(__file__).parent / "log4j2.properties"
+
+# A Connect server that is away is asked again for about a minute; in the ten of PySpark nobody would know why a job waits.
+_ATTEMPTS = 6
+_REACH_SECONDS = 10.0
 
 # The end of a Python traceback: what was raised, and its message.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Full|Refused|Failed|Moved|Unknown): ")
@@ -78,15 +84,17 @@ def session(master: str, storages: Iterable[Storage], machine: Machine | None = 
     """A session whose catalogs are the given storages. ``machine`` is needed for everything but Spark Connect."""
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName("modak")
     if is_connect(master):
-        found = builder.remote(master).getOrCreate()
-        _leave_at_once(found)
+        found = _connected(master)
     else:
         if machine is None:
             raise MissingComponent("a local Spark session needs Java and jars", hint="this is a mistake in Modak; please report it")
+        known = SparkSession._instantiatedSession
+        if known is not None and is_lost(known):
+            # Somebody else's of this process, whose Java died.
+            let_go(known)
         _prepare_environment(machine, master)
-        builder = builder.master(master)
+        builder = SparkSession.builder.appName("modak").master(master)
         for name, value in {**SHARED, **local_conf(machine, master)}.items():
             builder = builder.config(name, value)
         try:
@@ -101,6 +109,28 @@ def session(master: str, storages: Iterable[Storage], machine: Machine | None = 
     return found
 
 
+def _connected(master: str) -> SparkSession:
+    """A session of its own: one that somebody else of this process has may be lost without his knowing it."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    # What follows the address may be a token.
+    where, hint = master.split("/;")[0], "start the Spark Connect server, or look at MODAK_SPARK; what failed is tried again by itself"
+    try:
+        host, _, port = DefaultChannelBuilder(master).endpoint.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS):
+            pass
+        found: Any = SparkSession.builder.appName("modak").remote(master).create()
+    except (PySparkException, OSError) as cause:
+        raise MissingComponent(f"Spark at {where} does not answer: {_told(cause)}", hint=hint) from cause
+    found.client.set_retry_policies([DefaultPolicy(max_retries=_ATTEMPTS)])
+    _leave_at_once(found)
+    session: SparkSession = found
+    return session
+
+
 def _leave_at_once(spark: SparkSession) -> None:
     """PySpark cleans up models when a process ends, and tries for ten minutes if the server is gone. There are no models here."""
     cleanup = getattr(getattr(spark, "client", None), "_cleanup_ml_cache", None)
@@ -109,14 +139,27 @@ def _leave_at_once(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def spark_failures(what: str) -> Iterator[None]:
-    """Spark's exceptions, classic or Connect, become ours at this border; the first line says what, the cause keeps the rest."""
+def spark_failures(what: str, spark: SparkSession | None = None) -> Iterator[None]:
+    """Spark's exceptions, classic or Connect, become ours at this border; the first line says what, the cause keeps the rest.
+
+    ``spark`` is the session that they are about. Where it is gone, whatever is raised is about that: a refused connection, say, which
+    would else be taken for the lake's.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except (PySparkException, Py4JError) as cause:
+    except ModakError:
+        raise
+    except Exception as cause:
+        if is_lost(spark, cause):
+            raise SparkLost(
+                f"{what} did not end, because Spark is gone: {how_it_ended() or _told(cause)}",
+                hint="nothing was published, and the next attempt starts Spark anew; MODAK_SPARK_MEMORY limits the memory of its Java",
+            ) from cause
+        if not isinstance(cause, PySparkException | Py4JError):
+            raise
         told, hint = _told(cause), "nothing was published; the next pass starts over"
         if is_full(cause):
             raise LakeFull(f"{what} found no room left: {told}", hint=hint) from cause
@@ -136,6 +179,19 @@ def use_storages(spark: SparkSession, storages: Iterable[Storage]) -> None:
     for storage in storages:
         for name, value in spark_properties(storage).items():
             spark.conf.set(name, value)
+
+
+def use_again(spark: SparkSession, storages: Iterable[Storage]) -> bool:
+    """For a session that was used before. False: it is lost, and nothing of it is left that could be taken for a session."""
+    try:
+        if not is_lost(spark):
+            use_storages(spark, storages)
+            return True
+    except Exception as cause:
+        if not is_lost(spark, cause):
+            raise
+    let_go(spark)
+    return False
 
 
 def _prepare_environment(machine: Machine, master: str) -> None:

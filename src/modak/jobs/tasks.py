@@ -78,7 +78,7 @@ class Spread(threading.Thread):
         """What the tasks returned, in their order."""
         self.join()
         if self._failure is not None:
-            with spark_failures(f"the {self._what}"):
+            with spark_failures(f"the {self._what}", self._spark):
                 raise self._failure
         return self._outcome
 
