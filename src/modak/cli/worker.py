@@ -14,8 +14,10 @@ import click
 from modak import logs
 from modak.cli.context import Context, command
 from modak.cli.parent import with_parent
+from modak.errors import ModakError
 
 _SWITCH_SECONDS = 0.0005
+_WATCH_SECONDS = 0.5
 
 
 def add_commands(group: click.Group) -> None:
@@ -66,9 +68,21 @@ async def _work(context: Context, *, jobs: bool) -> None:
     runner = threading.Thread(target=jobs_loop.run, name="modak-jobs", daemon=True)
     if jobs:
         runner.start()
+    failed = asyncio.Event()
+
+    async def watch() -> None:
+        """A loop that ended though nobody asked it to: a worker that went on serving without it would be a standby that never leads."""
+        while not jobs_loop.state.ended:
+            await asyncio.sleep(_WATCH_SECONDS)
+        if not stop.is_set():
+            failed.set()
+            end()
+
+    watching = asyncio.create_task(watch())
     try:
         await server.serve(started)
     finally:
+        watching.cancel()
         stop.set()
     if jobs:
         await asyncio.to_thread(runner.join, app.settings.drain_seconds)
@@ -77,4 +91,6 @@ async def _work(context: Context, *, jobs: bool) -> None:
             logging.getLogger("modak.worker").warning("jobs are still at work and are left to the next worker: %s", jobs_loop.state.running)
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(0)
+            os._exit(1 if failed.is_set() else 0)
+    if failed.is_set():
+        raise ModakError("the loop that runs the jobs failed again and again", hint="the log says how; start the worker again")

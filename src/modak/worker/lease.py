@@ -43,13 +43,17 @@ class Lease:
 
     def _show_life(self) -> None:
         """On the session that holds the lock, and nothing else uses it: its silence means that this process hangs."""
-        while not self.lost.wait(self._seconds / 3):
-            try:
-                if leadership.show_life(self._connection, self.epoch):
-                    continue
-                log.warning("another worker leads now")
-            except psycopg.Error as cause:
-                log.warning("the session that holds the lease is gone: %s", str(cause).strip())
+        try:
+            while not self.lost.wait(self._seconds / 3):
+                if not leadership.show_life(self._connection, self.epoch):
+                    log.warning("another worker leads now")
+                    return
+        except psycopg.Error as cause:
+            log.warning("the session that holds the lease is gone: %s", str(cause).strip())
+        except Exception:
+            log.exception("the lease is given up")
+        finally:
+            # However it ends: a leader that nobody shows the life of is evicted, and must know that its time is over.
             self.lost.set()
 
     def end(self) -> None:

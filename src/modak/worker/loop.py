@@ -36,6 +36,9 @@ MIRROR = "mirror"
 BACKLOG = "backlog"
 PUMP_SECONDS_MAX = 30.0
 _LOOK_SECONDS = 0.2
+# So many failures in a row that nothing here knows: after that a new process may do better than this one.
+STUMBLES_MAX = 8
+_STUMBLE_SECONDS_MAX = 30.0
 log = logging.getLogger("modak.worker")
 
 
@@ -73,8 +76,10 @@ class Loop:
     _known: dict[int, _Known] = field(default_factory=dict)
     _served: dict[int, float] = field(default_factory=dict)
     _running: dict[int | str, Future[None]] = field(default_factory=dict)
+    _stumbles: int = 0
 
     def run(self) -> None:
+        """Until ``stop`` is set. It raises only what came again and again, and then this process should end: see ``modak worker``."""
         try:
             self._run_until_stopped()
         finally:
@@ -91,9 +96,11 @@ class Loop:
                             self._lead(lease)
                 except (psycopg.Error, ModakError) as cause:
                     log.warning("no lease: %s", cause)
+                except Exception as cause:  # noqa: BLE001 - no thread left, a mistake of ours: without the loop nothing runs at all
+                    self._stumble("no lease", cause)
                 finally:
                     self.state.is_leader, self.state.epoch = False, None
-                self.stop.wait(min(1.0, self.seconds))
+                self.stop.wait(schedule.backoff_seconds(self._stumbles, min(1.0, self.seconds), _STUMBLE_SECONDS_MAX))
 
     def _lead(self, lease: Lease) -> None:
         self.state.epoch, self.state.since, self.state.is_leader = lease.epoch, lease.since, True
@@ -106,13 +113,28 @@ class Loop:
                     self.state.waits = {}
                     while not self._is_over(lease):
                         self._cycle(connection, lease, survey, lake_only)
+                        self._stumbles = 0
                         self._pause(lease)
             except (psycopg.Error, ModakError) as cause:
                 log.warning("no cycle: %s", cause)
                 self._pause(lease)
+            except Exception as cause:  # noqa: BLE001 - and it leads on: to lead anew would end the sessions of its own jobs
+                self._stumble("no cycle", cause)
+                self._pause(lease)
         if not lease.lost.is_set():
             # Draining: it leads until its jobs are through, so that nobody takes them for left behind.
             wait(list(self._running.values()))
+
+    def _stumble(self, what: str, cause: Exception) -> None:
+        """Said, and survived; not for ever."""
+        if self.state.ended:
+            raise cause
+        self._stumbles += 1
+        log.error("%s, for the %s. time in a row: %s", what, self._stumbles, cause, exc_info=cause)
+        if self._stumbles >= STUMBLES_MAX:
+            # At once, and not when the jobs at work are through: one of them may be what hangs.
+            self.state.ended = True
+            raise cause
 
     def _is_over(self, lease: Lease) -> bool:
         return self.stop.is_set() or lease.lost.is_set()
@@ -123,7 +145,7 @@ class Loop:
             self.stop.wait(min(_LOOK_SECONDS, left))
 
     def _cycle(self, connection: Connection, lease: Lease, survey: Survey, lake_only: LakeOnly) -> None:
-        self._running = {key: future for key, future in self._running.items() if not future.done()}
+        self._clear_away()
         now = time.monotonic()
         sights = {sight.table_id: sight for sight in survey.look(connection)}
         self._forget_others(set(sights))
@@ -149,6 +171,13 @@ class Loop:
             self._running[MIRROR] = self._pump.submit(self._mirror, lease)
         self.state.cycle_at = datetime.now(UTC)
         self.state.cycles += 1
+
+    def _clear_away(self) -> None:
+        for key, future in list(self._running.items()):
+            if future.done():
+                del self._running[key]
+                if (cause := future.exception()) is not None:
+                    log.error("what ran for %s did not end as it should: %s", key, cause, exc_info=cause)
 
     def _spread(self, sight: Sight) -> float:
         """Tables that were looked at together when the worker began are looked at again one after the other."""
