@@ -190,13 +190,17 @@ class App:
                 )
 
     @contextlib.contextmanager
-    def decoupled_job(self, name: Name, wait_seconds: float = 0.0) -> Iterator[DecoupledContext | None]:
-        """The context of one decoupled table's job, alone on it for as long as the block runs; None if there is no such table."""
-        from modak.catalog import decoupled, profiles
+    def decoupled_job(self, name: Name, wait_seconds: float = 0.0, *, epoch: int | None = None) -> Iterator[DecoupledContext | None]:
+        """The context of one decoupled table's job, alone on it for as long as the block runs; None if there is no such table.
+
+        ``epoch``: the worker's leadership. Whoever leads next ends the session, and with it the job.
+        """
+        from modak.catalog import decoupled, leadership, profiles
         from modak.jobs.context import alone_on
         from modak.jobs.maintain_decoupled import DecoupledContext
 
-        with self.connection(unhurried=True) as connection:
+        application = "modak" if epoch is None else leadership.session_name(epoch)
+        with self.connection(application=application, unhurried=True) as connection:
             definition = decoupled.find(connection, name)
             if definition is None:
                 yield None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -105,8 +106,16 @@ def test_the_worker_comes_of_itself(world: House, client: Client) -> None:
         wait_for(lambda: len(live_files(world)) == 1)
         set_properties(world, **{"modak.maintenance.small_files": "nine"})
         wait_for(lambda: "not a whole number" in loop.state.failures.get("public.events", ""))
+        # Whoever looks knows why, and when it is tried again.
+        wait_for(lambda: (told(client) or [("", 0)])[0][1] > 1)
+        shown = run_cli(world.dsn, "status", "public.events", data=world.app.settings.data)
+        assert re.search(r"! public.events maintain: .*'nine' is not a whole number.* \(attempt [0-9]+, next one 20", shown.stderr), (
+            shown.stderr
+        )
+        assert "public.events" in loop.state.next_attempt
         set_properties(world, **{"modak.maintenance.small_files": "8"})
         wait_for(lambda: not loop.state.failures)
+        assert told(client) == []
         set_properties(world, **{"modak.maintenance.enabled": "off"})
         fill(client, 9, first=9)
         time.sleep(2)
@@ -115,6 +124,63 @@ def test_the_worker_comes_of_itself(world: House, client: Client) -> None:
         stop.set()
         thread.join(60)
     assert not thread.is_alive()
+
+
+def told(client: Client) -> list[Any]:
+    """Code and attempts of what is wrong with decoupled tables."""
+    return client.execute("select code, attempts from modak.lake_problems where next_attempt > first_seen").fetchall()
+
+
+def test_what_fails_is_tried_later_and_later(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    fill(client, 1)
+    set_properties(world, **{"modak.maintenance.small_files": "nine"})
+    only = LakeOnly(world.app, LoopState(), 3600.0)
+    waits = []
+    with world.app.connection() as connection:
+        assert only.due(connection, time.monotonic()) == [EVENTS]
+        for _ in range(7):
+            only.maintain(EVENTS)
+            waits.append(round(only._known[EVENTS].next - time.monotonic(), -1))
+        assert waits == [20, 40, 80, 160, 300, 300, 300]
+        assert told(client) == [("usage", 7)]
+        assert only.due(connection, time.monotonic() + 200) == []
+        assert only.due(connection, time.monotonic() + 400) == [EVENTS]
+        # What was done by hand is done; what nobody wants is nobody's problem either.
+        set_properties(world, **{"modak.maintenance.small_files": "8"})
+        maintain(world)
+        assert told(client) == []
+        set_properties(world, **{"modak.maintenance.small_files": "nine"})
+        only.maintain(EVENTS)
+        assert told(client) == [("usage", 1)]
+        set_properties(world, **{"modak.maintenance.small_files": "8", "modak.maintenance.enabled": "off"})
+        only.maintain(EVENTS)
+        assert (told(client), only.state.failures, only._known[EVENTS].failures) == ([], {}, 0)
+        # Nor is what is left of a table that nobody looks after any more.
+        client.execute("insert into modak.upkeep_problems (table_id, job, code, message, next_attempt) "
+                       "select table_id, 'maintain', 'lake', 'x', now() + interval '1 hour' from modak.decoupled")  # fmt: skip
+        assert LakeOnly(world.app, LoopState(), None).due(connection, 0.0) == []
+        assert told(client) == []
+
+
+def test_no_pass_begins_when_the_leadership_is_over(world: House, client: Client) -> None:
+    make(client, "events", PLAIN)
+    make(client, "later", PLAIN)
+    fill(client, 9)
+    only = LakeOnly(world.app, LoopState(), 3600.0, epoch=-1, is_over=lambda: True)
+    with world.app.connection() as connection:
+        names = only.due(connection, 1000.0)
+        assert len(names) == 2
+        only.maintain_all(names)
+        assert (len(live_files(world)), only.state.tallies()) == (9, {})
+    # One that was replaced while it was at work says nothing: whoever leads now finds it himself.
+    set_properties(world, **{"modak.maintenance.small_files": "nine"})
+    only.maintain(EVENTS)
+    assert (told(client), only.state.failures) == ([], {})
+    with world.app.decoupled_job(EVENTS, epoch=7) as context:
+        assert context is not None
+        # The next leader ends sessions of this name.
+        assert context.connection.info.parameter_status("application_name") == "modak worker 7"
 
 
 def test_attached_tables_are_somebody_elses(world: House, client: Client) -> None:

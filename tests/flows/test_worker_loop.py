@@ -17,10 +17,12 @@ from modak.catalog import problems
 from modak.catalog.leadership import LEADER_LOCK
 from modak.connection import Connection, connect
 from modak.core.schedule import Limits
+from modak.core.table import Name
 from modak.embedded.postgres import Cluster
 from modak.errors import LakeError
 from modak.failpoints import armed
 from modak.jobs import fold, maintain
+from modak.worker.lake_only import LakeOnly
 from modak.worker.loop import Loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.inline]
@@ -140,6 +142,27 @@ def test_a_table_at_rest_is_left_alone(made: World, connection: Connection) -> N
         connection.execute("select pg_stat_force_next_flush()")
         connection.execute("select 1")
         eventually(lambda: {table: dict(known.passes) for table, known in loop._known.items()} != before)
+
+
+def test_decoupled_tables_keep_nobody_waiting(made: World, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are due: one is at work, the others wait, and none begins when the worker ends."""
+    names, begun, released = [Name("public", f"alone_{number}") for number in range(5)], list[Name](), threading.Event()
+
+    def maintain(_: LakeOnly, name: Name) -> None:
+        begun.append(name)
+        assert released.wait(60)
+
+    monkeypatch.setattr(LakeOnly, "due", lambda *_: names)
+    monkeypatch.setattr(LakeOnly, "maintain", maintain)
+    with running(made) as loop:
+        eventually(lambda: begun == names[:1])
+        Loads(made, "pairs").stage(row(10, 50))
+        Loads(made, "events").stage(row(10, 50))
+        eventually(lambda: value(connection, "select count(*) from modak.load_labels where state = 'staged'") == 0)
+        assert begun == names[:1]
+        loop.stop.set()
+        released.set()
+    assert begun == names[:1]
 
 
 def test_what_is_at_work_is_finished_when_it_ends(made: World, connection: Connection) -> None:

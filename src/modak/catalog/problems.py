@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import psycopg
 from psycopg.types.json import Jsonb
 
 from modak.catalog.migrate import SQL
@@ -50,3 +51,11 @@ def postpone(connection: Connection, table_id: int, job: str, error: ModakError,
     if found is None:
         report(connection, table_id, job, error)
         connection.execute(SQL.query("postpone_problem"), {"table_id": table_id, "job": job, "seconds": seconds})
+
+
+def as_ours(cause: Exception) -> ModakError:
+    """Whatever a job raised, as an error that can be written down."""
+    if isinstance(cause, ModakError):
+        return cause
+    kind = "Postgres refused" if isinstance(cause, psycopg.Error) else type(cause).__name__
+    return ModakError(f"{kind}: {str(cause).strip()}", hint="the worker's log has the rest")

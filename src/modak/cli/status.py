@@ -86,8 +86,7 @@ def _decoupled_lines(output: Output, lines: Sequence[dict[str, Any]]) -> None:
         if line["error"]:
             output.note(f"! {line['table']}: {line['error']}")
         for problem in line["problems"]:
-            output.note(f"! {line['table']} {problem['job']}: {problem['message']}")
-            output.note(f"  {problem['hint']}")
+            _problem(output, line["table"], problem)
 
 
 def _lake(connection: Connection, table: Registered) -> dict[str, Any] | None:
@@ -158,10 +157,14 @@ def _problems(output: Output, row: dict[str, Any]) -> None:
             f"{operation['rows_done']} rows so far"
         )
     for problem in row["problems"] or ():
-        again = f" (attempt {problem['attempts']}, next one {problem['next_attempt']})" if problem["next_attempt"] else ""
-        output.note(f"! {row['schema_name']}.{row['table_name']} {problem['job']}: {problem['message']}{again}")
-        if problem["hint"]:
-            output.note(f"  {problem['hint']}")
+        _problem(output, f"{row['schema_name']}.{row['table_name']}", problem)
+
+
+def _problem(output: Output, table: str, problem: dict[str, Any]) -> None:
+    again = f" (attempt {problem['attempts']}, next one {problem['next_attempt']})" if problem["next_attempt"] else ""
+    output.note(f"! {table} {problem['job']}: {problem['message']}{again}")
+    if problem["hint"]:
+        output.note(f"  {problem['hint']}")
 
 
 def _plain(value: object) -> str:

@@ -27,6 +27,8 @@ class Job(StrEnum):
 
 # So often is a lake maintained that nobody writes to.
 QUIET_SECONDS = 86_400.0
+# What fails is tried again after so long at the latest.
+BACKOFF_SECONDS_MAX = 300.0
 # A pass of these has nothing to do until the heap, T or the policy changes.
 WATCHED = (Job.TIER, Job.RECLAIM, Job.RETAIN)
 

@@ -18,7 +18,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from modak.catalog import migrate, ownership
+from modak.catalog import decoupled, migrate, ownership
 from modak.connection import Connection
 from modak.core.decoupled import Definition
 from modak.core.maintenance import KnownSnapshot, Upkeep, decoupled_upkeep, expired, merges_manifests, says_age
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from modak.scan.snapshot import Snapshot
 
+JOB = "maintain"
 COMMIT_ID = "modak.commit-id"
 _IN_DOUBT = "a commit that is in doubt: its gateway asks Postgres what became of it"
 _UNSEEN = "sessions that this role cannot see: grant it pg_read_all_stats"
@@ -104,7 +105,10 @@ class DecoupledContext:
 def maintain_decoupled(context: DecoupledContext, *, dry_run: bool = False) -> MaintainOutcome:
     """One pass by the table's properties."""
     with lake_failures(f"the maintenance of {context.definition.name}", context.lake.storage):
-        return _maintain(context, dry_run)
+        done = _maintain(context, dry_run)
+    if not dry_run:
+        decoupled.clear(context.connection, context.definition.table_id, JOB)
+    return done
 
 
 def _maintain(context: DecoupledContext, dry_run: bool) -> MaintainOutcome:

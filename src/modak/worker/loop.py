@@ -31,8 +31,8 @@ from modak.worker.lease import Lease, leading
 from modak.worker.state import LoopState
 from modak.worker.survey import Survey
 
-BACKOFF_SECONDS_MAX = 300.0
 MIRROR = "mirror"
+LAKE_ONLY = "decoupled tables"
 BACKLOG = "backlog"
 PUMP_SECONDS_MAX = 30.0
 _LOOK_SECONDS = 0.2
@@ -88,7 +88,11 @@ class Loop:
     def _run_until_stopped(self) -> None:
         settings = self.app.settings
         connect = partial(self.app.connection, application=leadership.lease_name())
-        with ThreadPoolExecutor(settings.worker_tables, "modak-table") as self._tables, ThreadPoolExecutor(1, "modak-mirror") as self._pump:
+        with (
+            ThreadPoolExecutor(settings.worker_tables, "modak-table") as self._tables,
+            ThreadPoolExecutor(1, "modak-mirror") as self._pump,
+            ThreadPoolExecutor(1, "modak-decoupled") as self._upkeep,
+        ):
             while not self.stop.is_set():
                 try:
                     with leading(connect, settings.lease_seconds, self.stop) as lease:
@@ -104,7 +108,8 @@ class Loop:
 
     def _lead(self, lease: Lease) -> None:
         self.state.epoch, self.state.since, self.state.is_leader = lease.epoch, lease.since, True
-        survey, lake_only = Survey(self.limits), LakeOnly(self.app, self.state, self.limits.maintain_seconds)
+        survey, is_over = Survey(self.limits), partial(self._is_over, lease)
+        lake_only = LakeOnly(self.app, self.state, self.limits.maintain_seconds, self.seconds, lease.epoch, is_over)
         while not self._is_over(lease):
             try:
                 with self.app.connection(application=leadership.session_name(lease.epoch)) as connection:
@@ -149,7 +154,7 @@ class Loop:
         now = time.monotonic()
         sights = {sight.table_id: sight for sight in survey.look(connection)}
         self._forget_others(set(sights))
-        alone = lake_only.due(connection, now)
+        alone = lake_only.due(connection, now) if LAKE_ONLY not in self._running else []
         self.state.keeps({MIRROR, *(str(sight.name) for sight in sights.values()), *map(str, lake_only.names)})
         for sight in schedule.in_turn(sights.values(), self._served):
             known = self._known.setdefault(sight.table_id, _Known(now))
@@ -164,9 +169,9 @@ class Loop:
             if due:
                 self._served[sight.table_id] = now
                 self._running[sight.table_id] = self._tables.submit(self._table, lease, sight, due)
-        for name in alone:
-            if str(name) not in self._running:
-                self._running[str(name)] = self._tables.submit(lake_only.maintain, name)
+        if alone:
+            # One after the other, in a thread of their own: a hundred that are due at once would keep the tables above waiting.
+            self._running[LAKE_ONLY] = self._upkeep.submit(lake_only.maintain_all, alone)
         if survey.mirrored and MIRROR not in self._running:
             self._running[MIRROR] = self._pump.submit(self._mirror, lease)
         self.state.cycle_at = datetime.now(UTC)
@@ -235,7 +240,7 @@ class Loop:
         """Back off, and say so where `modak status` looks."""
         name = str(sight.name)
         known.failures, known.failed = known.failures + 1 if failed else 0, frozenset(failed)
-        seconds = schedule.backoff_seconds(known.failures, self.seconds, BACKOFF_SECONDS_MAX) if failed else 0.0
+        seconds = schedule.backoff_seconds(known.failures, self.seconds, schedule.BACKOFF_SECONDS_MAX) if failed else 0.0
         known.until = time.monotonic() + seconds
         if not failed or lease.lost.is_set():
             self.state.fails(name, None)
@@ -250,7 +255,7 @@ class Loop:
             with self.app.connection() as connection, connection.transaction():
                 leadership.check_epoch(connection, lease.epoch)
                 for job, cause in failed.items():
-                    problems.postpone(connection, sight.table_id, job.value, _as_ours(cause), seconds)
+                    problems.postpone(connection, sight.table_id, job.value, problems.as_ours(cause), seconds)
         except (psycopg.Error, ModakError) as away:
             log.warning("why %s failed could not be written down: %s", sight.name, away)
 
@@ -280,10 +285,3 @@ def limits_of(settings: Settings) -> Limits:
         backlog_labels=settings.backlog_labels,
         maintain_seconds=settings.maintain_seconds,
     )
-
-
-def _as_ours(cause: Exception) -> ModakError:
-    if isinstance(cause, ModakError):
-        return cause
-    kind = "Postgres refused" if isinstance(cause, psycopg.Error) else type(cause).__name__
-    return ModakError(f"{kind}: {str(cause).strip()}", hint="the worker's log has the rest")

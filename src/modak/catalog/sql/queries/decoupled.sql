@@ -70,3 +70,19 @@ select location from modak.lake_leftovers
 
 -- name: forget_leftovers
 delete from modak.lake_leftovers where table_id = %(table_id)s and location = any (%(locations)s::text[]);
+
+-- name: report_upkeep_problem
+insert into modak.upkeep_problems (table_id, job, code, message, hint, next_attempt)
+select d.table_id, %(job)s, %(code)s, %(message)s, %(hint)s, now() + make_interval(secs => %(seconds)s)
+  from modak.decoupled d where d.table_id = %(table_id)s
+on conflict (table_id, job) do update
+   set code = excluded.code, message = excluded.message, hint = excluded.hint, last_seen = now(), next_attempt = excluded.next_attempt,
+       attempts = case when modak.upkeep_problems.code = excluded.code then modak.upkeep_problems.attempts + 1 else 1 end,
+       first_seen = case when modak.upkeep_problems.code = excluded.code then modak.upkeep_problems.first_seen else now() end;
+
+-- name: clear_upkeep_problem
+delete from modak.upkeep_problems where table_id = %(table_id)s and job = %(job)s;
+
+-- name: keep_upkeep_problems
+-- Of tables that the worker looks after; of others nobody would ever take them away.
+delete from modak.upkeep_problems where job = %(job)s and table_id <> all (%(ids)s::bigint[]);

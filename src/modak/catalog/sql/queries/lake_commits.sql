@@ -19,5 +19,5 @@ insert into modak.kept_commits (commit_id, storage_profile, lake_table_ref, xid,
 values (%(commit_id)s, %(profile)s, %(ref)s, %(xid)s, %(snapshot_id)s, %(reason)s) on conflict do nothing;
 
 -- name: list_lake_problems
-select job, message, hint, first_seen as since from modak.lake_problems
+select job, message, hint, first_seen as since, attempts, next_attempt from modak.lake_problems
  where lake_table_ref = %(ref)s and storage_profile = %(profile)s order by first_seen;

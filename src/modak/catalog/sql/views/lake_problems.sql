@@ -1,5 +1,5 @@
--- Commits that stay in decoupled tables though Postgres did not confirm them, and tables of peers that could not be followed, in the shape of
--- modak.problems.
+-- What is wrong with decoupled tables, in the shape of modak.problems: jobs that do not get on, commits that stay though Postgres did not
+-- confirm them, and tables of peers that could not be followed. New columns go to the end.
 create or replace view modak.lake_problems as
 select coalesce(d.schema_name, split_part(k.lake_table_ref, '.', 1)) as schema_name,
        coalesce(d.table_name, substr(k.lake_table_ref, strpos(k.lake_table_ref, '.') + 1)) as table_name,
@@ -11,7 +11,8 @@ select coalesce(d.schema_name, split_part(k.lake_table_ref, '.', 1)) as schema_n
        format('its client was told that it failed, or nothing: look at its rows, then delete from modak.kept_commits where commit_id = %L', k.commit_id) as hint,
        1 as attempts,
        k.kept_at as first_seen,
-       k.kept_at as last_seen
+       k.kept_at as last_seen,
+       null::timestamptz as next_attempt
   from modak.kept_commits k
   left join modak.decoupled d using (storage_profile, lake_table_ref)
 union all
@@ -25,8 +26,13 @@ select coalesce(s.schema_name, d.schema_name, ''),
        f.hint,
        1,
        f.first_seen,
-       f.tried_at
+       f.tried_at,
+       null
   from modak.followed_tables f
   left join modak.shared_tables s on s.node = f.node and s.table_id = f.table_id
   left join modak.decoupled d on d.table_id = f.own_table_id
- where f.problem is not null;
+ where f.problem is not null
+union all
+select d.schema_name, d.table_name, d.storage_profile, d.lake_table_ref, p.job, p.code, p.message, p.hint, p.attempts, p.first_seen, p.last_seen,
+       p.next_attempt
+  from modak.upkeep_problems p join modak.decoupled d using (table_id);
