@@ -545,10 +545,48 @@ def test_health_knows_stuck_operations(made: Shop, http: RunningHttp) -> None:
             matches(found.json, DOCUMENT["components"]["schemas"]["Health"])
             page = call(http.port, "GET", "/metrics").text.decode()
             assert 'modak_operations_open{kind="tiering",phase="flushing",table="public.readings"} 1.0' in page
+            # One that is tried again and again, or of a table that is meant to rest, is no fault of the worker's.
+            connection.execute(
+                "insert into modak.problems (table_id, job, code, message) "
+                "select table_id, 'resume', 'lake', 'the lake is away' from modak.tables where table_name = 'readings'"
+            )
+            found = call(http.port, "GET", "/healthz")
+            assert (found.status, found.json["stuck"], found.json["problems"] >= 1) == (200, [], True)
+            # Once nobody says so any more, it is stuck all the same; that it waits for others is another matter.
+            connection.execute("update modak.problems set last_seen = now() - interval '1 hour' where job = 'resume'")
+            assert call(http.port, "GET", "/healthz").status == 503
+            connection.execute("update modak.problems set next_attempt = now() + interval '1 minute' where job = 'resume'")
+            assert call(http.port, "GET", "/healthz").status == 200
+            connection.execute("update modak.problems set next_attempt = null, job = 'backlog', last_seen = now() where job = 'resume'")
+            assert call(http.port, "GET", "/healthz").status == 503
+            connection.execute("update modak.tables set enabled = false where table_name = 'readings'")
+            assert call(http.port, "GET", "/healthz").status == 200
         finally:
+            connection.execute("update modak.tables set enabled = true where table_name = 'readings'")
+            connection.execute("delete from modak.problems where code = 'lake'")
             connection.execute("delete from modak.op_log where op_id = 'stuck'")
             connection.execute("alter table modak.op_log enable trigger all")
     assert call(http.port, "GET", "/healthz").status == 200
+
+
+def test_neither_health_nor_metrics_count_what_waits(made: Shop, http: RunningHttp) -> None:
+    """Nobody can look at a correction while this is locked; to count many takes as long."""
+    with made.connection() as connection, connection.transaction():
+        connection.execute("lock table modak.delta in access exclusive mode")
+        found = call(http.port, "GET", "/healthz")
+        assert (found.status, found.json["postgres"], found.json["tables"]) == (200, "up", 2)
+        assert found.json["lag"]["delta_rows"] >= 0
+        page = call(http.port, "GET", "/metrics").text.decode()
+        assert "modak_catalog_up 1.0" in page
+        assert 'modak_delta_rows{table="public.orders"}' in page
+
+
+def test_a_catalog_that_is_locked_is_slow_and_not_away(made: Shop, http: RunningHttp) -> None:
+    with made.connection() as connection, connection.transaction():
+        connection.execute("lock table modak.tables in access exclusive mode")
+        found = call(http.port, "GET", "/healthz")
+        assert (found.status, found.json["postgres"], found.json["reasons"], found.json["tables"]) == (200, "slow", [], None)
+        matches(found.json, DOCUMENT["components"]["schemas"]["Health"])
 
 
 def test_metrics_tell_how_it_goes(made: Shop, http: RunningHttp) -> None:

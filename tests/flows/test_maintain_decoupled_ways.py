@@ -21,8 +21,11 @@ from modak.core.profile import Profile
 from modak.core.schedule import Limits
 from modak.core.table import Name
 from modak.embedded.postgres import Cluster
+from modak.worker.health import HealthCheck
 from modak.worker.lake_only import LakeOnly
 from modak.worker.loop import Loop
+from modak.worker.metrics import Metrics
+from modak.worker.samples import Samples
 from modak.worker.state import LoopState
 
 pytestmark = [pytest.mark.spark, pytest.mark.inline]
@@ -144,6 +147,9 @@ def test_what_fails_is_tried_later_and_later(world: House, client: Client) -> No
             waits.append(round(only._known[EVENTS].next - time.monotonic(), -1))
         assert waits == [20, 40, 80, 160, 300, 300, 300]
         assert told(client) == [("usage", 7)]
+        assert 'modak_problems{job="maintain",table="public.events"} 1.0' in Metrics(world.app.connection).text().decode()
+        health = HealthCheck(world.app.connection, LoopState(), Samples())()
+        assert (health.is_fine, health.problems) == (True, 1)
         assert only.due(connection, time.monotonic() + 200) == []
         assert only.due(connection, time.monotonic() + 400) == [EVENTS]
         # What was done by hand is done; what nobody wants is nobody's problem either.

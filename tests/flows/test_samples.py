@@ -9,9 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from modak.catalog import overview
 from modak.connection import Connection
 from modak.worker import samples
-from modak.worker.samples import Figures, Sampler
+from modak.worker.health import HealthCheck
+from modak.worker.samples import Figures, Sampler, Samples
+from modak.worker.state import LoopState
+from modak.worker.survey import Survey
 
 pytestmark = pytest.mark.inline
 
@@ -100,3 +104,50 @@ def test_more_tables_than_one_sample_looks_at(connection: Connection, monkeypatc
         sampler.take()
         known.append(sum(value_of(sampler, f"public.t{number}").hot_bytes is not None for number in range(5)))
     assert known == [2, 4, 5]
+
+
+def test_many_corrections_are_estimated(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample must not take longest when most waits."""
+    monkeypatch.setattr(samples, "COUNTED_MAX", 3)
+    populate(connection, 0, 3)
+
+    def correct(name: str, count: int) -> None:
+        connection.execute(
+            "insert into modak.delta (table_id, pk, op, tier_key, version) "
+            "select %s::regclass::oid::bigint, n::text, 1, n, n from generate_series(1, %s) n",
+            [name, count],
+        )
+
+    correct("public.t0", 2)
+    correct("public.t1", 50)
+    correct("public.t2", 7)
+    connection.execute("update modak.tables set enabled = false where table_name = 't2'")
+    connection.execute("select pg_stat_force_next_flush()")
+    original, counted = Survey._corrections, list[int]()
+    monkeypatch.setattr(Survey, "_corrections", lambda *given: counted.append(original(*given)) or counted[-1])
+    sampler = Sampler(lambda: nullcontext(connection), lambda _: pytest.fail("no lake is asked"))
+    sampler.take()
+    assert counted == [2, 4], "no further than the limit"
+    found = [sampler.samples.latest(f"public.t{number}") for number in range(3)]
+    assert [one.delta_rows for one in found if one] == [2, 50, 7]
+    # Where a crash took the counters, the last analyze is what is known.
+    connection.execute("analyze modak.delta")
+    connection.execute("select pg_stat_reset()")
+    assert [row["delta_rows"] for row in overview.watched(connection)] == [2, 50, 7]
+
+
+def test_what_a_parked_mirror_left_open_is_not_stuck(connection: Connection) -> None:
+    """It waits for `modak resync`, and that is said once."""
+    populate(connection, 0, 1)
+    (table_id,) = (row["table_id"] for row in connection.execute("select table_id from modak.tables").fetchall())
+    connection.execute("insert into modak.mirrors (table_id, applied_lsn) values (%s, 0)", [table_id])
+    connection.execute(
+        "insert into modak.op_log (op_id, table_id, op_kind, started_at) values ('left', %s, 'mirror', now() - interval '1 hour')",
+        [table_id],
+    )
+    connection.execute("alter table modak.op_log disable trigger all")
+    connection.execute("update modak.op_log set updated_at = started_at")
+    health = HealthCheck(lambda: nullcontext(connection), LoopState(), Samples())
+    assert [one["kind"] for one in health().stuck] == ["mirror"]
+    connection.execute("update modak.mirrors set parked_at = now() - interval '50 minutes'")
+    assert (health().stuck, health().is_fine) == ((), True)

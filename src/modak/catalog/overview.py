@@ -22,6 +22,20 @@ def status(connection: Connection) -> list[Row]:
     return connection.execute(SQL.query("list_status")).fetchall()
 
 
+def watched(connection: Connection) -> list[Row]:
+    """Every table for whoever looks all the time: corrections are estimated, and nothing is counted that may be many."""
+    return connection.execute(SQL.query("list_watched")).fetchall()
+
+
+def partition_states(connection: Connection) -> list[Row]:
+    return connection.execute(SQL.query("list_partition_states")).fetchall()
+
+
+def lake_troubles(connection: Connection) -> list[Row]:
+    """How many problems each job of each decoupled table has."""
+    return connection.execute(SQL.query("list_lake_troubles")).fetchall()
+
+
 def settings(table: Registered) -> Row:
     """How a table was registered; what export writes and import reads."""
     return {

@@ -169,7 +169,7 @@ _HEALTH = _object(
     status={"enum": ["ok", "failing"]},
     role={"enum": ["leader", "standby", "server"]},
     reasons=_list(_TEXT),
-    postgres={"enum": ["up", "away"]},
+    postgres={"enum": ["up", "slow", "away"]},
     tables=_WHOLE_OR_NULL,
     problems=_WHOLE_OR_NULL,
     stuck=_list(_object(table=_TEXT, kind=_TEXT, phase=_TEXT, quiet_seconds=_WHOLE)),

@@ -23,6 +23,8 @@ _CYCLES_MISSED = 10
 _ENDLESS_SECONDS = 4 * 3600.0
 # A worker that stands by takes a place that is free within one lease; this long without a sign of a leader, nobody works.
 LEASES_MISSED = 5
+# One look that takes too long says that Postgres is busy, and nothing of this worker; none in time for so long is as if it were away.
+SLOW_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class HealthCheck:
 
     def __post_init__(self) -> None:
         self._began = self.clock()
+        self._slow_since: datetime | None = None
 
     def __call__(self) -> Health:
         reasons = of_state(self.state, self.clock(), self.cycle_seconds)
@@ -85,18 +88,23 @@ class HealthCheck:
         try:
             with self.connect() as connection:
                 opened = overview.open_operations(connection)
-                rows = overview.status(connection)
+                rows = overview.watched(connection)
+                troubles = overview.lake_troubles(connection)
                 followed = mirrors.lags(connection)
                 leader = leadership.read(connection)
         except CatalogError as cause:
+            self._slow_since = None
             return replace(known, reasons=(*reasons, f"the catalog: {cause.message}"))
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+            return replace(known, reasons=(*reasons, *self._slow()), postgres="slow")
         except (ModakError, psycopg.Error):
             # Why is in the log: the message may name hosts and users.
             return replace(known, reasons=(*reasons, "Postgres does not answer"), postgres="away")
+        self._slow_since = None
         stuck = [
             {"table": overview.name_of(one), "kind": one["op_kind"], "phase": one["phase"], "quiet_seconds": round(one["quiet_seconds"])}
             for one in opened
-            if one["quiet_seconds"] > self.stuck_seconds
+            if self._is_stuck(one)
         ]
         reasons += [f"{one['kind']} of {one['table']} has been silent for {one['quiet_seconds']} s" for one in stuck]
         up_seconds = (self.clock() - self._began).total_seconds()
@@ -106,18 +114,30 @@ class HealthCheck:
             known,
             reasons=tuple(reasons),
             tables=len(rows),
-            problems=sum(len(row["problems"] or ()) for row in rows),
+            problems=sum(len(row["problems"]) for row in rows) + sum(row["n"] for row in troubles),
             stuck=tuple(stuck),
             leader=_leader(leader) if leader else None,
             lag=self._lag(rows, followed),
         )
+
+    def _is_stuck(self, operation: Mapping[str, Any]) -> bool:
+        """Nobody goes on with it, and nobody says why. One that waits, for a lake that is away say, is its table's problem, and shown as
+        that; nobody is meant to go on with that of a disabled table."""
+        told = operation["told_seconds"]
+        is_told = told is not None and told <= self.stuck_seconds
+        return bool(operation["enabled"] and operation["quiet_seconds"] > self.stuck_seconds and not is_told)
+
+    def _slow(self) -> list[str]:
+        self._slow_since = self._slow_since or self.clock()
+        seconds = (self.clock() - self._slow_since).total_seconds()
+        return [f"Postgres has answered no look at the catalog in time for {seconds:.0f} s"] if seconds > SLOW_SECONDS else []
 
     def _lag(self, rows: list[dict[str, Any]], followed: list[dict[str, Any]]) -> dict[str, Any]:
         """How far behind everything is, together; the metrics have it by table."""
         figures = [found for row in rows if (found := self.samples.latest(overview.name_of(row))) is not None]
         return {
             "partitions_due": sum(one.partitions_due or 0 for one in figures) if figures else None,
-            "delta_rows": sum(row["delta_backlog"] for row in rows),
+            "delta_rows": sum(row["delta_rows"] for row in rows),
             "staged_loads": sum(row["staged_loads"] for row in rows),
             "mirror_bytes": max((one["lag_bytes"] for one in followed), default=None),
         }

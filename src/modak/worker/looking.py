@@ -15,7 +15,8 @@ _SETTINGS = """
     set default_transaction_read_only = on;
     set statement_timeout = '10s';
     set lock_timeout = '1s';
-    set idle_in_transaction_session_timeout = '30s'
+    set idle_in_transaction_session_timeout = '30s';
+    set jit = off
 """
 
 

@@ -61,10 +61,10 @@ HELP: dict[str, Described] = {
     "modak_mirror_retained_wal_limit_bytes": Described("gauge", "A failing table is parked when the slot keeps more.", _TABLE),
     "modak_slot_retained_bytes": Described("gauge", "WAL that a replication slot of Modak keeps.", ("slot",)),
     "modak_slot_active": Described("gauge", "Whether somebody reads the slot.", ("slot",)),
-    "modak_delta_rows": Described("gauge", "Corrections that wait for a fold: the delta backlog.", _TABLE),
+    "modak_delta_rows": Described("gauge", "Corrections that wait for a fold, as Postgres's counters estimate them.", _TABLE),
     "modak_read_pins": Described("gauge", "Readers that hold a cut-line.", _TABLE),
     "modak_partitions": Described("gauge", "Partitions by state.", ("table", "state")),
-    "modak_problems": Described("gauge", "Jobs that do not get on; modak.problems says why.", ("table", "job")),
+    "modak_problems": Described("gauge", "Jobs that do not get on; modak.problems and modak.lake_problems say why.", ("table", "job")),
     "modak_operations_open": Described("gauge", "Operations of the journal that are not over.", ("table", "kind", "phase")),
     "modak_cutline_lag_seconds": Described("gauge", "Since the cut-line's row moved: T, S or F.", _TABLE),
     "modak_hot_period": Described(
@@ -195,8 +195,12 @@ class _Catalog(_Collector):
         for row in overview.slots(connection):
             page.add("modak_slot_retained_bytes", row["retained_bytes"], row["slot_name"])
             page.add("modak_slot_active", row["active"], row["slot_name"])
-        for row in overview.status(connection):
+        for row in overview.watched(connection):
             self._table(page, row)
+        for row in overview.partition_states(connection):
+            page.add("modak_partitions", row["n"], overview.name_of(row), row["state"])
+        for row in overview.lake_troubles(connection):
+            page.add("modak_problems", 1, overview.name_of(row), row["job"])
         counts: dict[tuple[str, str, str], int] = {}
         for row in overview.open_operations(connection):
             key = overview.name_of(row), row["op_kind"], row["phase"]
@@ -206,14 +210,12 @@ class _Catalog(_Collector):
 
     def _table(self, page: _Page, row: dict[str, Any]) -> None:
         name = overview.name_of(row)
-        page.add("modak_delta_rows", row["delta_backlog"], name)
+        page.add("modak_delta_rows", row["delta_rows"], name)
         page.add("modak_read_pins", row["read_pins"], name)
         if row["cutline_updated_at"] is not None:
             page.add("modak_cutline_lag_seconds", (datetime.now(UTC) - row["cutline_updated_at"]).total_seconds(), name)
-        for state, count in row["partition_states"].items():
-            page.add("modak_partitions", count, name, state)
-        for problem in row["problems"] or ():
-            page.add("modak_problems", 1, name, problem["job"])
+        for job in row["problems"]:
+            page.add("modak_problems", 1, name, job)
         figures = self._samples.latest(name)
         if figures is not None:
             self._sampled(page, name, figures, "keys" if row["tier_key_type"] in ("smallint", "integer", "bigint") else "seconds")

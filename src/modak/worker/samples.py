@@ -39,7 +39,8 @@ SAMPLE_SECONDS = 10.0
 # Sizes and the newest key take a look at the table itself: of so many tables with one sample, and of one at rest now and then.
 LOOKS_MAX = 50
 _ROUND_SECONDS = 300.0
-_ROWS_MAX = 2**60
+# So many corrections of a table are counted; more are estimated. A sample must not take longest when most waits.
+COUNTED_MAX = 100_000
 # The newest key may be a scan of the newest partition, where no index leads to it: not at every sample.
 _NEWEST_SECONDS = 60.0
 _NEWEST_PAUSE_SECONDS = 900.0
@@ -112,7 +113,6 @@ class _Seen:
 
     at: float = 0.0
     activity: str | None = None
-    delta_rows: int = 0
     hot_bytes: int | None = None
     newest: int | None = None
     due: int | None = None
@@ -133,7 +133,7 @@ class Sampler:
     samples: Samples = field(default_factory=Samples)
     seconds: float = SAMPLE_SECONDS
     clock: Callable[[], float] = time.time
-    _survey: Survey = field(default_factory=lambda: Survey(Limits(fold_rows=_ROWS_MAX)))
+    _survey: Survey = field(default_factory=lambda: Survey(Limits(fold_rows=COUNTED_MAX, backlog_rows=COUNTED_MAX)))
     _seen: dict[int, _Seen] = field(default_factory=dict)
     _newest: dict[int, _Newest] = field(default_factory=dict)
     _lake: dict[int, tuple[str, inspection.Totals]] = field(default_factory=dict)
@@ -204,8 +204,6 @@ class Sampler:
             self._seen[table.table_id] = _Seen(
                 at=self.clock(),
                 activity=sight.activity if sight else None,
-                # The survey leaves out tables that are disabled.
-                delta_rows=0 if sight else tables.count(connection, "count_delta", table.table_id),
                 hot_bytes=hot.get(table.table_id),
                 newest=newest,
                 due=_due(table, partitions[table.table_id], line, newest) if table.mode == "tiered" else None,
@@ -214,7 +212,7 @@ class Sampler:
     def _figures(self, table: Registered, row: Mapping[str, Any], sight: Sight | None, mirror: Mapping[str, Any] | None) -> Figures:
         seen = self._seen.get(table.table_id) or _Seen()
         return Figures(
-            delta_rows=sight.corrections if sight else seen.delta_rows,
+            delta_rows=_corrections(sight, row["delta_rows"]),
             staged_loads=row["staged"],
             read_pins=row["pins"],
             hot_bytes=seen.hot_bytes,
@@ -263,6 +261,13 @@ def _due(table: Registered, partitions: Sequence[Partition], line: int | None, n
     if lag is None or newest is None or line is None:
         return 0 if lag is None else None
     return len(policy.partitions_due(partitions, Cutline(line), newest, lag, table.key_type))
+
+
+def _corrections(sight: Sight | None, estimated: int) -> int:
+    """The survey counts up to a limit, and leaves out tables that are disabled."""
+    if sight is None:
+        return estimated
+    return sight.corrections if sight.corrections <= COUNTED_MAX else max(sight.corrections, estimated)
 
 
 def storage_of(connect: Connect, storage: Callable[..., Storage]) -> Storages:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from modak.core.table import Name
@@ -18,7 +19,7 @@ from modak.errors import ConnectionFailed, LockNotAvailable, Refused
 from modak.logs import JsonFormatter
 from modak.worker import errands as errands_module
 from modak.worker.errands import Errands
-from modak.worker.health import HealthCheck, leaderless, of_state
+from modak.worker.health import SLOW_SECONDS, HealthCheck, leaderless, of_state
 from modak.worker.metrics import HELP, Metrics
 from modak.worker.samples import Figures, Samples
 from modak.worker.state import LoopState, role
@@ -120,6 +121,23 @@ def test_health_without_postgres_tells_no_secret() -> None:
     found = HealthCheck(away, LoopState(), Samples())()
     assert (found.is_fine, found.postgres, found.reasons) == (False, "away", ("Postgres does not answer",))
     assert "hunter2" not in json.dumps(found.as_dict())
+
+
+def test_a_slow_postgres_is_not_away() -> None:
+    """Not for a while: nobody restarts a worker because a look at the catalog took too long."""
+    now = [NOW]
+
+    @contextlib.contextmanager
+    def slow() -> Iterator[Any]:
+        raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+        yield
+
+    health = HealthCheck(slow, LoopState(), Samples(), clock=lambda: now[0])
+    assert (health().postgres, health().is_fine) == ("slow", True)
+    now[0] += timedelta(seconds=SLOW_SECONDS + 1)
+    assert health().reasons == ("Postgres has answered no look at the catalog in time for 301 s",)
+    # What the loop itself knows is said all the same.
+    assert HealthCheck(slow, LoopState(ended=True), Samples())().reasons == ("the loop that runs the jobs has ended",)
 
 
 # Metrics

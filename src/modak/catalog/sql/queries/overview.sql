@@ -22,10 +22,15 @@ select date_bin(make_interval(secs => %(step_seconds)s), o.updated_at, 'epoch') 
  group by 1, 2 order by 1, 2;
 
 -- name: list_open_everywhere
--- Operations that are not over, and for how long nothing was heard of each.
-select t.schema_name, t.table_name, o.op_id, o.op_kind, o.phase, o.started_at,
+-- Operations that are not over, and for how long nothing was heard of each. ``told_seconds``: since somebody last wrote down why he cannot go on with
+-- the table, or will try again; 0 for a mirrored table that is parked, of which that is said once.
+select t.schema_name, t.table_name, t.enabled, o.op_id, o.op_kind, o.phase, o.started_at,
        extract(epoch from now() - greatest(o.updated_at, (select max(g.updated_at) from modak.op_progress g where g.op_id = o.op_id)))::float8
-           as quiet_seconds
+           as quiet_seconds,
+       case when exists (select from modak.mirrors m where m.table_id = o.table_id and m.parked_at is not null) then 0
+            else (select extract(epoch from now() - max(greatest(p.last_seen, p.next_attempt))) from modak.problems p
+                   where p.table_id = o.table_id and p.job <> 'backlog')
+       end::float8 as told_seconds
   from modak.op_log o join modak.tables t using (table_id)
  where o.phase in ('flushing', 'committed')
  order by o.started_at;
@@ -76,12 +81,38 @@ select t.table_id, coalesce(sum(pg_total_relation_size(p.relid)), 0)::bigint as 
  where p.isleaf and t.table_id = any (%(ids)s) group by t.table_id;
 
 -- name: list_sampled
--- What a sample of every table takes from the catalog, without a look at any of them.
-select t.table_id, c.tier_key_hi, coalesce(p.pins, 0) as pins, coalesce(s.labels, 0) as staged
+-- What a sample of every table takes from the catalog, without a look at any of them. Corrections are estimated as in list_watched.
+select t.table_id, c.tier_key_hi, coalesce(p.pins, 0) as pins, coalesce(s.labels, 0) as staged,
+       case when pg_stat_get_tuples_inserted(d.oid) + pg_stat_get_tuples_deleted(d.oid) > 0 then pg_stat_get_live_tuples(d.oid)
+            else greatest(coalesce(d.reltuples, 0), 0) end::bigint as delta_rows
   from modak.tables t
   left join modak.cutline c using (table_id)
+  left join pg_class d on d.relnamespace = 'modak'::regnamespace and d.relname = ('delta_' || t.table_id)::name
   left join (select table_id, count(*) as pins from modak.read_pins where expires_at > now() group by table_id) p using (table_id)
   left join (select table_id, count(*) as labels from modak.load_labels where state = 'staged' group by table_id) s using (table_id);
+
+-- name: list_watched
+-- What whoever watches wants to know of every table, at a price that does not grow with what waits: corrections are what Postgres's counters make of them, or, where a crash
+-- has reset those, the last analyze. modak.status counts them one by one, which takes longest when there are most.
+select t.table_id, t.schema_name, t.table_name, t.tier_key_type, c.updated_at as cutline_updated_at,
+       coalesce(r.pins, 0) as read_pins, coalesce(s.labels, 0) as staged_loads, coalesce(q.jobs, '{}') as problems,
+       case when pg_stat_get_tuples_inserted(d.oid) + pg_stat_get_tuples_deleted(d.oid) > 0 then pg_stat_get_live_tuples(d.oid)
+            else greatest(coalesce(d.reltuples, 0), 0) end::bigint as delta_rows
+  from modak.tables t
+  left join modak.cutline c using (table_id)
+  left join pg_class d on d.relnamespace = 'modak'::regnamespace and d.relname = ('delta_' || t.table_id)::name
+  left join (select table_id, count(*) as pins from modak.read_pins where expires_at > now() group by table_id) r using (table_id)
+  left join (select table_id, count(*) as labels from modak.load_labels where state = 'staged' group by table_id) s using (table_id)
+  left join (select table_id, array_agg(job order by job) as jobs from modak.problems group by table_id) q using (table_id)
+ order by t.schema_name, t.table_name;
+
+-- name: list_partition_states
+select t.schema_name, t.table_name, p.state, count(*) as n
+  from modak.partitions p join modak.tables t using (table_id) group by t.table_id, p.state order by 1, 2, 3;
+
+-- name: list_lake_troubles
+-- Once per table and job, however many commits of it stay.
+select schema_name, table_name, job, count(*) as n from modak.lake_problems group by 1, 2, 3 order by 1, 2, 3;
 
 -- name: list_lake_pointers
 select table_id, lake_props->>'snapshot_id' as snapshot_id, lake_props->>'metadata_location' as metadata_location from modak.cutline;
