@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -117,9 +118,7 @@ class Work:
     def _posts(self, batches: Sequence[list[dict[str, Any]]]) -> list[Callable[[], object]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         bodies = [b"".join(json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in batch) for batch in batches]
-        return [
-            lambda body=body, number=number: post(connection, f"http-{self.first_id}-{number}", body) for number, body in enumerate(bodies)
-        ]  # type: ignore[misc]
+        return [partial(post, connection, f"http-{self.first_id}-{number}", body) for number, body in enumerate(bodies)]
 
 
 def post(connection: http.client.HTTPConnection, label: str, body: bytes) -> None:
@@ -174,7 +173,8 @@ def measure(app: App, way: str, batch_rows: int, clients: int, rows: int, port: 
     times = [results.get(timeout=600) for _ in processes]
     for process in processes:
         process.join()
-    return clients * batches * batch_rows / (max(end for _, end in times) - min(begin for begin, _ in times))
+    seconds: float = max(end for _, end in times) - min(begin for begin, _ in times)
+    return clients * batches * batch_rows / seconds
 
 
 def empty(app: App) -> None:

@@ -55,10 +55,8 @@ def make(app: App, rows: int) -> None:
         connection.execute(f"create table public.lines ({COLUMNS}) partition by range (shipped)")
         for number in range(FILES + 1):
             edge = [f"2020-01-01'::date + {(number + step) * 30}" for step in (0, 1)]
-            low, high = (connection.execute(f"select ('{text})::text").fetchone() for text in edge)
-            connection.execute(
-                f"create table public.lines_{number} partition of public.lines for values from ('{low[0]}') to ('{high[0]}')"
-            )  # type: ignore[index]
+            (low,), (high,) = (connection.execute(f"select ('{text})::text").fetchall()[0] for text in edge)
+            connection.execute(f"create table public.lines_{number} partition of public.lines for values from ('{low}') to ('{high}')")
         connection.execute("set maintenance_work_mem = '512MB'")
         connection.execute(FILL.format(table="lines", rows=rows, days=days))
         connection.execute("alter table public.lines add primary key (id, shipped)")
