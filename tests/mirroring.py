@@ -25,6 +25,7 @@ from modak.jobs.initial_copy import CopyOutcome
 from modak.jobs.mirroring.outcome import Limits, MirrorOutcome
 from modak.registration.register import register
 from modak.settings import load
+from modak.source import replication
 from modak.source.spill import identifier
 
 OPTIONS = {"wal_level": "logical", "fsync": "off", "full_page_writes": "off", "max_connections": "60", "max_replication_slots": "20"}
@@ -115,5 +116,8 @@ def mirrored(logical: Cluster, tmp_path: Path) -> Iterator[tuple[App, Connection
                 cache = {name: os.environ[name] for name in ("MODAK_CACHE", "HOME", "XDG_CACHE_HOME") if name in os.environ}
                 yield App(load(cache, dsn=logical.dsn("mirrored"), data=str(tmp_path / "data"))), connection
         finally:
+            # A stream that was closed just now is noticed a moment later.
+            for row in admin.execute("select slot_name from pg_replication_slots where database = 'mirrored'").fetchall():
+                replication.free_slot(admin, row["slot_name"], 20.0)
             admin.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = 'mirrored' and not active")
             admin.execute("drop database if exists mirrored with (force)")

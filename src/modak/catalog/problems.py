@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 
 from modak.catalog.migrate import SQL
 from modak.connection import Connection
+from modak.core.schedule import backoff_seconds
 from modak.errors import LeadershipLost, ModakError
 
 
@@ -59,3 +60,16 @@ def as_ours(cause: Exception) -> ModakError:
         return cause
     kind = "Postgres refused" if isinstance(cause, psycopg.Error) else type(cause).__name__
     return ModakError(f"{kind}: {str(cause).strip()}", hint="the worker's log has the rest")
+
+
+def back_off(connection: Connection, table_id: int, job: str, cycle_seconds: float, most: float) -> None:
+    """What was reported just now is not tried again for a while, longer with each failure of its kind in a row."""
+    row = connection.execute(SQL.query("count_attempts"), {"table_id": table_id, "job": job}).fetchone()
+    seconds = backoff_seconds(int(row["attempts"]) if row else 0, cycle_seconds, most)
+    connection.execute(SQL.query("postpone_problem"), {"table_id": table_id, "job": job, "seconds": seconds})
+
+
+def postponed(connection: Connection, table_id: int, job: str) -> str | None:
+    """Why the job is not tried now, and until when; None if it may be."""
+    row = connection.execute(SQL.query("find_postponed"), {"table_id": table_id, "job": job}).fetchone()
+    return f"not tried again before {row['next_attempt']:%H:%M:%S} UTC: {row['message']}" if row else None

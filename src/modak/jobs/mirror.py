@@ -13,25 +13,26 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from modak.catalog import leadership, mirrors, problems, tables
 from modak.catalog.tables import Registered
 from modak.connection import Connection
-from modak.core.changes import ROW_BYTES, KeyMissing
+from modak.core.changes import ROW_BYTES
 from modak.core.stream_shape import Shape
 from modak.core.table import Name
-from modak.errors import LeadershipLost, LockNotAvailable, ModakError, Retry, ValueRefused
+from modak.errors import ModakError
 from modak.failpoints import failpoint
 from modak.jobs import foreign, maintain, resume, shed
 from modak.jobs.context import JobContext
 from modak.jobs.mirroring import apply, columns, leaves, watch
 from modak.jobs.mirroring import guard as guarding
 from modak.jobs.mirroring.alone import MIRROR_LOCK, alone, collector_paused, freed_slot
-from modak.jobs.mirroring.follower import CannotFollow, Follower, cannot_follow, catalog_shape, collect, describe
+from modak.jobs.mirroring.follower import Follower, cannot_follow, catalog_shape, collect, describe
 from modak.jobs.mirroring.head import stand
+from modak.jobs.mirroring.heap_failures import HeapFailed, Opener, bounded_opener, heap_failures, hurried
+from modak.jobs.mirroring.leaving import JOB, Leaving
 from modak.jobs.mirroring.newcomers import Newcomers
 from modak.jobs.mirroring.outcome import Limits, MirrorOutcome
 from modak.jobs.mirroring.tags import Tagging
@@ -43,14 +44,11 @@ from modak.source import replication
 from modak.source.pgoutput import Begin, Commit, Delete, Insert, Message, RelationMessage, Truncate, Update, decode
 from modak.source.replication import Keepalive, SlotFailed, Stream
 
-JOB = "mirror"
 log = logging.getLogger("modak.mirror")
 PARKED_BEFORE = "parked: modak status says why"
 WAIT_SECONDS = 1.0
 # The stream may be silent for so long although the WAL has not been read to the end: a giant transaction is being decoded.
 SILENCE_SECONDS_MAX = 600.0
-
-Opener = Callable[[Name], AbstractContextManager[JobContext]]
 # A table's name, changes of the stream, and rows written and deleted for them.
 Told = Callable[[str, int, int, int], None]
 
@@ -76,12 +74,13 @@ def mirror(
     outcome = MirrorOutcome(tables=len(listed))
     if not mirrored:
         return outcome
-    with alone(connection):
+    with alone(connection), hurried(connection):
         slot, publication = str(mirrored[0].slot_name), str(mirrored[0].publication_name)
+        opened = bounded_opener(connection, opened)
         pump = _Pump(connection, dsn, opened, limits or Limits(), outcome, slot, publication, epoch, told=told)
-        with guarding.reported(pump.guard, pump.waited):
+        with guarding.reported(pump.guard, pump.leaving.waited):
             pump.go(listed, upto)
-        pump.guard.look(pump.followers, pump.waited)
+        pump.guard.look(pump.followers, pump.leaving.waited)
         if upto is None:
             _shed(pump, [table for table in listed if table.has_seam], settles=settles)
             pump.tidy()
@@ -93,6 +92,8 @@ def _shed(pump: _Pump, listed: list[Registered], *, settles: bool) -> None:
 
     def failed(table: Registered, error: ModakError) -> None:
         pump.outcome.failed[str(table.name)] = str(error)
+        if isinstance(error, HeapFailed):  # the job itself could not write it down
+            problems.report(pump.connection, table.table_id, shed.JOB, error)
 
     stopped = {*pump.outcome.parked, *pump.outcome.failed, *pump.outcome.copying}
     followed = [table for table in listed if str(table.name) not in stopped]
@@ -125,10 +126,10 @@ class _Pump:
     _shapes: dict[int, Shape] = field(default_factory=dict)  # as the tables were before the place where the pass ends
     _collected: int = 0  # bytes of all tables
     _deleted: dict[int, Registered] = field(default_factory=dict)
-    waited: set[int] = field(default_factory=set)  # tables that lost nothing but a lock
 
     def __post_init__(self) -> None:
         self.guard = guarding.Guard(self.connection, self.slot, self.limits, self.outcome, self.epoch)
+        self.leaving = Leaving(self.connection, self.outcome, self.epoch)
 
     def go(self, listed: list[Registered], upto: int | None, *, resumes: bool = True) -> None:
         """A pass. Without ``resumes`` operations that are under way are left alone: they wait for this pass."""
@@ -147,7 +148,7 @@ class _Pump:
                 self.outcome.parked[str(table.name)] = PARKED_BEFORE
             elif not state.is_followed:
                 self.outcome.copying.append(str(table.name))
-            else:
+            elif not self.leaving.is_postponed(table):
                 with self._reported(table):
                     watch.check_slot(self.connection, table, slot, state)
                     with self._job(table.name) as job:
@@ -375,19 +376,11 @@ class _Pump:
     def _reported(self, table: Registered) -> Iterator[None]:
         """A table's failure is that table's: it leaves this pass, or the stream for good, and the others go on."""
         try:
-            yield
+            with heap_failures(self.connection, table.name):
+                yield
         except ModakError as error:
             self._leave(table, error)
 
     def _leave(self, table: Registered, error: ModakError) -> None:
         self.followers.pop(table.table_id, None)
-        if isinstance(error, LockNotAvailable | LeadershipLost):
-            self.outcome.failed[str(table.name)] = str(error)
-            self.waited.add(table.table_id)
-            return
-        problems.report(self.connection, table.table_id, JOB, error)
-        if isinstance(error, CannotFollow | KeyMissing | ValueRefused) or error.retry is Retry.MANUAL:
-            mirrors.park(self.connection, table.table_id)
-            self.outcome.parked[str(table.name)] = str(error)
-        else:
-            self.outcome.failed[str(table.name)] = str(error)
+        self.leaving.leave(table, error)

@@ -14,6 +14,12 @@ def lock_holders(connection: Connection, names: list[Name], *, readers: bool = F
     return ", ".join(row["who"] for row in rows[:5])
 
 
+def exclusive_holders(connection: Connection, table_id: int) -> str:
+    """Who keeps even readers off a table or one of its partitions, for an error message. Asked without a lock on any of them."""
+    rows = connection.execute(SQL.query("list_exclusive_holders"), {"oid": table_id, "pid": connection.info.backend_pid}).fetchall()
+    return ", ".join(row["who"] for row in rows[:5])
+
+
 def horizon_holders(connection: Connection, xid: int) -> list[str]:
     """Everybody whose snapshot may be older than transaction ``xid``: sessions, prepared transactions, slots, standbys."""
     rows = connection.execute(SQL.query("list_horizon_holders"), {"xid": xid, "pid": connection.info.backend_pid}).fetchall()

@@ -261,9 +261,9 @@ class Loop:
 
     def _mirror(self, lease: Lease) -> None:
         """All mirrored tables at once, since they share a slot; what stops one of them is in modak.problems."""
-        opened: mirror.Opener = partial(self.app.job, epoch=lease.epoch)
+        opened = partial(self.app.job, epoch=lease.epoch)
         try:
-            with self.app.connection(application=leadership.session_name(lease.epoch)) as connection:
+            with self.app.connection(application=leadership.session_name(lease.epoch), unhurried=True) as connection:
                 done = mirror.mirror(connection, self.app.dsn, opened, settles=False, epoch=lease.epoch, told=self.state.moves)
         except Exception as cause:  # the next cycle tries again
             expected = isinstance(cause, psycopg.Error | ModakError)

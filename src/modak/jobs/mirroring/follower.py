@@ -164,7 +164,7 @@ def _display(connection: Connection, column: ShapeColumn) -> str:
 
 
 def catalog_shape(connection: Connection, table_id: int) -> Shape:
-    rows = connection.execute(SQL.query("list_columns"), {"oid": table_id}).fetchall()
+    rows = connection.execute(SQL.query("list_shape"), {"oid": table_id}).fetchall()
     return tuple(ShapeColumn(row["name"], row["type_oid"], row["modifier"], row["number"]) for row in rows)
 
 

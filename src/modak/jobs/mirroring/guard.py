@@ -2,7 +2,7 @@
 
 At half of its limit it is warned about, in modak.problems and wherever those are shown. Beyond the limit, and not before the warning has
 stood for a while, it is parked: nothing is lost, `modak resync` copies it anew. Whatever holds it up counts the same: failures, a policy
-that disabled it, a copy that nobody finishes. Only a table that waits for somebody's lock is left alone.
+that disabled it, a copy that nobody finishes, somebody who keeps it locked. Only a table that another job of ours has is left alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Guard:
     epoch: int | None = None
 
     def look(self, followed: Collection[int], waited: Collection[int], why: str = "") -> None:
-        """After a pass. ``followed`` got on, ``waited`` lost nothing but a lock; ``why`` nobody got on, if so."""
+        """After a pass. ``followed`` got on, ``waited`` for a job of ours; ``why`` nobody got on, if so."""
         self.connection.execute(migrate.SQL.query("clear_job_of"), {"ids": list(followed), "job": JOB})
         kept = {row["table_id"]: row["lag_bytes"] for row in mirrors.lags(self.connection) if not row["is_parked"]}
         mirrored = [table for table in tables.listing(self.connection) if table.slot_name == self.slot and table.table_id in kept]
@@ -129,6 +129,7 @@ def reported(guard: Guard, waited: Collection[int]) -> Iterator[None]:
         yield
     except LockNotAvailable:
         raise
-    except ModakError as error:
-        guard.look((), waited, str(error))
+    except (ModakError, psycopg.Error) as error:
+        if not guard.connection.closed:
+            guard.look((), waited, str(error).strip())
         raise

@@ -14,6 +14,13 @@ delete from modak.problems where table_id = %(table_id)s and job = %(job)s;
 update modak.problems set next_attempt = now() + make_interval(secs => %(seconds)s)
  where table_id = %(table_id)s and job = %(job)s returning job;
 
+-- name: count_attempts
+select attempts from modak.problems where table_id = %(table_id)s and job = %(job)s;
+
+-- name: find_postponed
+select message, next_attempt at time zone 'UTC' as next_attempt from modak.problems
+ where table_id = %(table_id)s and job = %(job)s and next_attempt > now();
+
 -- name: clear_job_of
 delete from modak.problems where table_id = any (%(ids)s) and job = %(job)s;
 

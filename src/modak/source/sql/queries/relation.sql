@@ -51,6 +51,13 @@ select a.attnum::integer as number,
  where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped
  order by a.attnum;
 
+-- name: list_shape
+-- The columns by themselves: to write down a default, Postgres 17 takes a lock on the table.
+select a.attnum::integer as number, a.attname::text as name, a.atttypid::bigint as type_oid, a.atttypmod as modifier
+  from pg_attribute a
+ where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped
+ order by a.attnum;
+
 -- name: read_type
 select t.typname::text as name,
        n.nspname::text as namespace,
@@ -258,11 +265,16 @@ select current_setting('wal_level') as wal_level,
 
 -- name: list_identities
 -- The replica identity of a table, or of each of its partitions that hold rows.
+with recursive tree(oid) as (
+    select %(oid)s::oid
+    union all
+    select i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid and not i.inhdetachpending
+      join pg_class p on p.oid = i.inhrelid and p.relispartition)
 select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as table_name, c.relreplident::text as identity,
        (select i.relname::text from pg_index x join pg_class i on i.oid = x.indexrelid
          where x.indrelid = c.oid and x.indisreplident) as index_name
   from pg_class c join pg_namespace n on n.oid = c.relnamespace
- where c.oid in (select %(oid)s::oid union select relid from pg_partition_tree(%(oid)s::oid)) and c.relkind in ('r', 'p')
+ where c.oid in (select oid from tree) and c.relkind in ('r', 'p')
  order by c.oid;
 
 -- name: list_identity_indexes
@@ -287,8 +299,14 @@ select exists (select from pg_publication where pubname = %(name)s) as found,
 
 -- name: read_published
 -- Everything that decides whether the stream tells of each change of a table, and whose it is. Whoever alters the publication, or takes
--- the table out and puts it back, leaves other rows in the catalog: the mark.
-with indexes as (
+-- the table out and puts it back, leaves other rows in the catalog: the mark. The partitions are read from pg_inherits, as in list_leaves:
+-- pg_partition_tree wants a lock on each of them, and one that somebody has to himself would keep the pump from every table.
+with recursive tree(oid) as (
+    select %(oid)s::oid
+    union all
+    select i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid and not i.inhdetachpending
+      join pg_class p on p.oid = i.inhrelid and p.relispartition),
+indexes as (
     select x.indrelid, x.indisunique and x.indimmediate and x.indisvalid and x.indpred is null and x.indexprs is null as is_whole,
            c.relkind = 'r' and (c.relreplident = 'd' and x.indisprimary or c.relreplident = 'i' and x.indisreplident) as identifies,
            array(select a.attname::text
@@ -296,7 +314,7 @@ with indexes as (
                    join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.number
                   where k.place <= x.indnkeyatts) as columns
       from pg_index x join pg_class c on c.oid = x.indrelid
-     where c.oid in (select %(oid)s::oid union select relid from pg_partition_tree(%(oid)s::oid)))
+     where c.oid in (select oid from tree))
 select concat_ws('/', p.oid, p.xmin, r.oid, r.xmin) as mark, p.oid is not null as exists,
        coalesce(p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate, false) as tells_all,
        coalesce(p.pubviaroot, false) as by_root,
@@ -321,6 +339,11 @@ select concat_ws('/', p.oid, p.xmin, r.oid, r.xmin) as mark, p.oid is not null a
 -- name: list_leaves
 -- Where a table's rows stand: the file, the links that make a partition a part of the table, from its own up to the table's, and what
 -- tells of columns that were rewritten. A node was born as a partition if a column of it is as old as the node: ATTACH touches all of them.
+with recursive tree(oid) as (
+    select %(oid)s::oid
+    union all
+    select i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid and not i.inhdetachpending
+      join pg_class p on p.oid = i.inhrelid and p.relispartition)
 select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as table_name,
        pg_relation_filenode(c.oid)::bigint as filenode, coalesce(i.xmin::text, '') as attached, l.path, a.types, a.altered
   from pg_class c
@@ -341,7 +364,7 @@ select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as 
                 where s.attrelid = up.oid and s.attname = 'tableoid' and s.attnum < 0 and u.attnum > 0 and not u.attisdropped
                   and u.xmin = s.xmin and u.cmin = s.cmin and u.xmax = '0' and s.xmax = '0')) order by up.depth), '[]') as path
       from up) l
- where c.oid in (select %(oid)s::oid union select relid from pg_partition_tree(%(oid)s::oid)) and c.relkind = 'r'
+ where c.oid in (select oid from tree) and c.relkind = 'r'
  order by c.oid;
 
 -- name: log_running_transactions

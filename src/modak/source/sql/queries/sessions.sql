@@ -18,6 +18,27 @@ select distinct case
    and n.nspname || '.' || c.relname = any(%(names)s)
    and l.pid is distinct from %(pid)s;
 
+-- name: list_exclusive_holders
+with recursive tree(oid) as (
+    select %(oid)s::oid
+    union all
+    select i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid)
+select distinct format('%%I.%%I is held by %%s', n.nspname, c.relname, case
+           when p.gid is not null then format('prepared transaction %%L (since %%s)', p.gid, p.prepared)
+           when a.pid is not null then
+               format('session %%s (%%s, since %%s)', a.pid, coalesce(nullif(a.application_name, ''), a.usename::text), a.xact_start)
+           else 'somebody' end) as who
+  from pg_locks l
+  join tree on tree.oid = l.relation
+  join pg_class c on c.oid = l.relation
+  join pg_namespace n on n.oid = c.relnamespace
+  left join pg_stat_activity a on a.pid = l.pid
+  left join pg_locks x on l.pid is null and x.pid is null and x.locktype = 'transactionid' and x.virtualtransaction = l.virtualtransaction
+  left join pg_prepared_xacts p on p.transaction = x.transactionid
+ where l.locktype = 'relation' and l.granted and l.mode = 'AccessExclusiveLock' and l.pid is distinct from %(pid)s
+   and l.database = (select d.oid from pg_database d where d.datname = current_database())
+ order by 1;
+
 -- name: list_horizon_holders
 -- A snapshot with xmin <= xid may not see what xid did. Ages compare transaction ids across the wrap-around.
 with line as (
