@@ -16,21 +16,19 @@ from modak.jobs.tasks import buffers, engine_cursor, reporting_session, task_eng
 from modak.lake.any_files import AnyWriter
 from modak.lake.data_files import Target, Writer
 from modak.scan.deletes import deleted_positions
+from modak.scan.live_rows import live_rows
 from modak.scan.sqltext import quoted
 from modak.scan.table import ColdTables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pyiceberg.manifest import DataFile as IcebergFile
 
     from modak.lake.change import PositionDeletes
     from modak.lake.delete_files import Positions
     from modak.lake.storage import Storage
-    from modak.scan.snapshot import DataFile, Field, Snapshot
-
-BATCH_ROWS = 20_000
-BATCH_BYTES = 32 * 1024 * 1024
+    from modak.scan.snapshot import DataFile, Snapshot
 
 
 @dataclass(frozen=True)
@@ -78,15 +76,9 @@ class RewriteTask:
         writer = kind(self.target, f"{self.op_id}-{number}", size_max=self.size_max)
         with task_engine(self.storage) as engine:
             tables = ColdTables(engine)
-            relation, _ = tables.relation(snapshot, [column.name for column in snapshot.fields])
-            items = ", ".join(_item(column) for column in snapshot.fields)
-            order = f" ORDER BY {self.order}" if self.order else ""
-            cursor = engine.cursor()
-            reader = cursor.execute(f"SELECT {items} FROM {relation} AS cold{order}")  # noqa: S608
-            for buffer in buffers(iter(reader.to_arrow_reader(_batch_rows(snapshot.files)))):
+            for buffer in buffers(live_rows(tables, snapshot, self.order)):
                 writer.write(buffer)
                 rows += buffer.num_rows
-            cursor.close()
             tables.snapshots.close()
         return Rewritten(data=tuple(writer.close()), rows=rows)
 
@@ -107,16 +99,3 @@ class RewriteTask:
 def in_order(names: Iterable[str]) -> str:
     """By these columns, each once."""
     return ", ".join(map(quoted, dict.fromkeys(names)))
-
-
-def _item(column: Field) -> str:
-    """A column as the writer takes it: DuckDB would hand a uuid over as text."""
-    name = quoted(column.name)
-    return f"unhex(replace({name}::VARCHAR, '-', '')) AS {name}" if column.type == "uuid" else name
-
-
-def _batch_rows(files: Sequence[DataFile]) -> int:
-    """Few at a time where rows are wide."""
-    rows = sum(file.rows for file in files) or 1
-    width = max(1, sum(file.bytes for file in files) // rows)
-    return max(64, min(BATCH_ROWS, BATCH_BYTES // width))
