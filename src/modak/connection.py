@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, sql
 from psycopg.rows import DictRow, dict_row
 
 from modak.errors import ConnectionFailed
@@ -75,8 +75,13 @@ def pinned(dsn: str) -> str:
 
 
 def unhurried_options(dsn: str) -> str:
-    """The same for a session that no timeout of its role or database may end; Postgres 17's is left to ``open_connection``."""
+    """The same for a session that no timeout of its role or database may end, together with ``unhurried_command`` once it is there."""
     return " ".join([session_options(dsn), *(f"-c {name}=0" for name in _TIMEOUTS)])
+
+
+def unhurried_command(server_version: int) -> str | None:
+    """What such a session says first, where the server knows a timeout that an older one would refuse a session for."""
+    return f"set {_TRANSACTION_TIMEOUT} = 0" if server_version >= _TRANSACTION_TIMEOUT_SINCE else None
 
 
 def open_connection(
@@ -86,8 +91,8 @@ def open_connection(
     try:
         settings = unhurried_options(dsn) if unhurried else session_options(dsn)
         opened = _Honest.connect(dsn, row_factory=dict_row, autocommit=True, application_name=application, options=settings, **options)
-        if unhurried and opened.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
-            opened.execute("select set_config(%s, '0', false)", [_TRANSACTION_TIMEOUT])
+        if unhurried and (command := unhurried_command(opened.info.server_version)) is not None:
+            opened.execute(sql.SQL(command))
         opened.autocommit = autocommit
         return opened
     except psycopg.ProgrammingError as cause:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from psycopg import conninfo, pq, sql
 
-from modak.connection import Connection, connect, masked, unhurried_options
+from modak.connection import Connection, connect, masked, unhurried_command, unhurried_options
 from modak.errors import ConnectionFailed, LockNotAvailable, ModakError, Retry
 from modak.source.heap import Snapshot
 from modak.source.relation import SQL
@@ -138,11 +138,17 @@ def _connect(dsn: str, application: str) -> pq.abc.PGconn:
             hint="the role needs REPLICATION, and pg_hba.conf must let it in to this database",
             dsn=masked(dsn),
         )
+    # A slot's snapshot is a transaction that stays open for as long as the copy takes, and the stream sends from within one.
+    command = unhurried_command(opened.server_version)
+    if command is not None and opened.exec_(command.encode()).status != pq.ExecStatus.COMMAND_OK:
+        reason = opened.error_message.decode(errors="replace").strip()
+        opened.finish()
+        raise SlotFailed(f"{command}: {reason}")
     return opened
 
 
 def _create(opened: pq.abc.PGconn, dsn: str, what: str) -> pq.abc.PGresult:
-    with connect(dsn, application="modak-slot", autocommit=True) as session:
+    with connect(dsn, application="modak-slot", autocommit=True, unhurried=True) as session:
         return _result(opened, f"CREATE_REPLICATION_SLOT {what}", lambda: _log_running(session))
 
 

@@ -40,7 +40,7 @@ class Newcomers:
 
     @classmethod
     def look(cls, context: JobContext, leaves: Sequence[Leaf]) -> Newcomers:
-        session = open_connection(context.dsn, application="modak-newcomers")
+        session = open_connection(context.dsn, application="modak-newcomers", unhurried=True)
         session.execute("set transaction isolation level repeatable read, read only")
         session.execute("select 1")
         return cls(session, tuple(leaves), replication.flush_wal(context.connection))
