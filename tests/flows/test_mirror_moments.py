@@ -20,6 +20,7 @@ from modak.errors import UsageError
 from modak.failpoints import FailpointError, armed
 from modak.jobs.mirroring.tags import tag_name
 from modak.pinned.moment import NoMoment, moment
+from modak.registration.policy import change
 
 pytestmark = pytest.mark.inline
 LEFT, RIGHT = Name("public", "purses"), Name("public", "vaults")
@@ -150,3 +151,28 @@ def test_what_has_no_moment_is_refused(mirrored: World) -> None:
     for names in wrong:
         with pytest.raises(UsageError), moment(app.dsn, names):
             pass
+
+
+def test_a_table_that_sheds_partitions_is_at_no_moment(mirrored: World) -> None:
+    """Its lake lacks corrections of older rows that were committed before F: they are folded when the pump has passed."""
+    app, connection = mirrored
+    create(app, connection)
+    connection.execute("create table kept (id int, at int not null, amount bigint, primary key (id, at)) partition by range (at)")
+    for lower in (0, 100, 200):
+        connection.execute(f"create table kept_{lower} partition of kept for values from ({lower}) to ({lower + 100})")
+    connection.execute("insert into kept select i, i, 1 from generate_series(1, 250) i")
+    kept = Name("public", "kept")
+    start(app, connection, kept, "at", width="100")
+    pump(app, connection)
+    assert tags(app, connection, kept).keys() == tags(app, connection, LEFT).keys() != set()
+    change(connection, tables.get(connection, kept), {"heap_retention": "100"})
+    connection.execute("insert into kept_hot values (251, 251, 1)")
+    connection.execute("update purses set amount = amount")
+    done = pump(app, connection)
+    assert (done.failed, done.parked, done.tagged) == ({}, {}, True)
+    assert tags(app, connection, kept) == {}
+    assert len(tags(app, connection, LEFT)) == 2
+    table_id = tables.get(connection, kept).table_id
+    assert connection.execute("select count(*) as n from modak.mirror_tags where table_id = %s", [table_id]).fetchone() == {"n": 0}
+    with pytest.raises(UsageError, match="sheds partitions"), moment(app.dsn, [*NAMES, str(kept)]):
+        pass

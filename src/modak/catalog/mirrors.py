@@ -147,6 +147,11 @@ def newest_tags(connection: Connection, ids: Sequence[int], limit: int) -> list[
     return [row["tag"] for row in connection.execute(SQL.query("newest_tags"), {"ids": list(ids), "limit": limit}).fetchall()]
 
 
+def tagged(connection: Connection, ids: Sequence[int]) -> set[int]:
+    """Those of the tables that have a moment with a name."""
+    return {row["table_id"] for row in connection.execute(SQL.query("list_tagged"), {"ids": list(ids)}).fetchall()} if ids else set()
+
+
 def at_rest(connection: Connection, table_id: int) -> tuple[int | None, int | None]:
     """F, and the Iceberg id of S."""
     row = connection.execute(SQL.query("mirror_at_rest"), {"table_id": table_id}).fetchone()

@@ -1,7 +1,8 @@
 """Tags: at the end of a pass the tables of a slot are at one place in the WAL, and their snapshots get its name.
 
 Whoever joins the tables by that tag, in whatever engine, sees them at the boundary of one transaction. The newest ones are kept. The
-catalog names a moment only when every table has its tag; tags that a crash left behind go with the next ones.
+catalog names a moment only when every table has its tag; tags that a crash left behind go with the next ones. A table that sheds
+partitions has none: its lake lacks corrections of older rows that were committed before F, until they are folded.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Tagging:
 
     def tag(self, followed: Sequence[Registered], lsn: int) -> bool:
         """Name this moment, unless nothing happened since the last one that has a name. A table that cannot be tagged has none of it."""
+        self._untag([table for table in followed if table.has_seam])
+        followed = [table for table in followed if not table.has_seam]
         ids = [table.table_id for table in followed]
         if not ids or not mirrors.is_news(self.connection, ids, lsn):
             return False
@@ -51,18 +54,25 @@ class Tagging:
             mirrors.drop_tags(self.connection, ids, KEPT)
         return True
 
-    def _tag_one(self, table: Registered, lsn: int, kept: Collection[str]) -> bool:
+    def _untag(self, shedding: Sequence[Registered]) -> None:
+        """Of tables that shed partitions since they were tagged last."""
+        tagged = mirrors.tagged(self.connection, [table.table_id for table in shedding])
+        for table in shedding:
+            if table.table_id in tagged and self._tag_one(table, None, ()):
+                mirrors.drop_tags(self.connection, [table.table_id], 0)
+
+    def _tag_one(self, table: Registered, lsn: int | None, kept: Collection[str]) -> bool:
         try:
             with self.opened(table.name) as job:
                 return _set_tags(job, lsn, kept)
         except (ModakError, CommitFailedException, OSError) as cause:
-            log.warning("%s was not tagged at %s: %s", table.name, tag_name(lsn), cause)
+            log.warning("%s was not tagged at %s: %s", table.name, tag_name(lsn or 0), cause)
             return False
 
 
-def _set_tags(context: JobContext, lsn: int, kept: Collection[str]) -> bool:
-    """One commit of names, without a snapshot of its own."""
-    state, snapshot = mirrors.at_rest(context.connection, context.table_id)
+def _set_tags(context: JobContext, lsn: int | None, kept: Collection[str]) -> bool:
+    """One commit of names, without a snapshot of its own. ``lsn`` None: names only go."""
+    state, snapshot = mirrors.at_rest(context.connection, context.table_id) if lsn is not None else (None, None)
     if state != lsn:
         return False
     table = context.lake_table()
@@ -71,7 +81,7 @@ def _set_tags(context: JobContext, lsn: int, kept: Collection[str]) -> bool:
     if snapshot is None and not stale:
         return True
     change = table.manage_snapshots()
-    if snapshot is not None:
+    if snapshot is not None and lsn is not None:
         change = change.create_tag(snapshot_id=snapshot, tag_name=tag_name(lsn))
     for name in stale:
         change = change.remove_tag(name)

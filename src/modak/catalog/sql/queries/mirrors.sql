@@ -108,6 +108,9 @@ select exists (
 -- name: newest_tags
 select distinct tag, lsn from modak.mirror_tags where table_id = any (%(ids)s) order by lsn desc limit %(limit)s;
 
+-- name: list_tagged
+select distinct table_id from modak.mirror_tags where table_id = any (%(ids)s);
+
 -- name: mirror_at_rest
 -- F, and the Iceberg id of S, in one snapshot.
 select replicated_lsn as lsn, (lake_props->>'snapshot_id')::bigint as snapshot from modak.cutline where table_id = %(table_id)s;
