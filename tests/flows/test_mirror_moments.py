@@ -62,6 +62,10 @@ def tags(app: App, connection: Connection, name: Name) -> dict[str, int]:
     return found
 
 
+def moments(connection: Connection) -> list[dict[str, Any]]:
+    return connection.execute("select * from modak.mirror_moments order by lsn").fetchall()
+
+
 def total(app: App) -> int:
     with pinned_relations(app.dsn, NAMES, settings=app.settings) as relations:
         rows = [relations[name].aggregate("sum(amount)::bigint").fetchone() for name in NAMES]
@@ -90,10 +94,46 @@ def test_the_sum_holds_at_every_moment(mirrored: World, monkeypatch: pytest.Monk
         over.set()
         for writer in writers:
             writer.join()
-    assert (len(left), len(seen)) == (kept, kept + 2)
+    # The first one of a minute stays longer.
+    longer = {row["tag"] for row in moments(connection) if row["kept_until"] is not None}
+    assert sorted(left) == sorted({*sorted(seen)[-kept:], *(longer & seen)})
     assert len({left[tag] for tag in left}) > 1
-    row = connection.execute("select count(distinct lsn) as moments, count(*) as tags from modak.mirror_tags").fetchone()
-    assert row == {"moments": kept, "tags": 2 * kept}
+    assert {(row["tag"], *row["tables"]) for row in moments(connection)} == {(tag, *NAMES) for tag in left}
+
+
+def test_the_first_moment_of_a_minute_stays_for_an_hour(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query of another engine may take its time; the others go as new ones come."""
+    app, connection = mirrored
+    monkeypatch.setattr("modak.jobs.mirroring.tags.KEPT", 2)
+    create(app, connection)
+
+    def passes(number: int) -> None:
+        for _ in range(number):
+            connection.execute("update purses set amount = amount where id = 1")
+            assert pump(app, connection).tagged
+
+    def aged(tag: str, age: str) -> None:
+        connection.execute("update modak.mirror_tags set created_at = now() - %s::interval where tag = %s", [age, tag])
+
+    passes(1)
+    first = next(iter(tags(app, connection, LEFT)))
+    aged(first, "50 minutes")
+    passes(2)
+    # Of one minute, whatever the clock says: only the first of them stays.
+    second, third = sorted(set(tags(app, connection, LEFT)) - {first})
+    for tag, age in ((second, "20 minutes"), (third, "20 minutes - 1 microsecond")):
+        aged(tag, age)
+    connection.execute("update modak.mirror_tags set created_at = date_trunc('minute', created_at) where tag = any (%s)", [[second, third]])
+    passes(3)
+    for name in (LEFT, RIGHT):
+        assert {first, second} <= set(tags(app, connection, name))
+        assert third not in tags(app, connection, name)
+    assert [row["tag"] for row in moments(connection)][:2] == [first, second]
+    assert {row["tag"] for row in moments(connection)} == set(tags(app, connection, LEFT))
+    aged(first, "61 minutes")
+    passes(1)
+    assert first not in tags(app, connection, LEFT)
+    assert first not in {row["tag"] for row in moments(connection)}
 
 
 def test_a_moment_is_held_while_the_tables_go_on(mirrored: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -100,6 +101,10 @@ def test_the_lake_answers_where_it_is_chosen_and_says_as_of_when(mirrored: World
     connection.execute("delete from items where id = 20")
     assert session.run("select count(*) from items where note = 'later'") == [(0,)]
     assert session.was_lake
+    late = re.search(r", (\d+) bytes of WAL and (\d+\.\d) s ago", session.notices[0])
+    assert late is not None
+    assert int(late[1]) > 0
+    assert float(late[2]) > 0
     pump(app, connection)
     rows = "select i.id, i.price, i.note, n.words from items i left join notes n on n.item = i.id order by i.id"
     found = session.run(rows)

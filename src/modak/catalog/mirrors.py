@@ -143,8 +143,9 @@ def is_news(connection: Connection, ids: Sequence[int], lsn: int) -> bool:
     return bool(row and row["found"])
 
 
-def newest_tags(connection: Connection, ids: Sequence[int], limit: int) -> list[str]:
-    return [row["tag"] for row in connection.execute(SQL.query("newest_tags"), {"ids": list(ids), "limit": limit}).fetchall()]
+def kept_tags(connection: Connection, ids: Sequence[int], limit: int) -> list[str]:
+    """The newest ones, and those that stay longer: modak.mirror_moments says which."""
+    return [row["tag"] for row in connection.execute(SQL.query("kept_tags"), {"ids": list(ids), "limit": limit}).fetchall()]
 
 
 def tagged(connection: Connection, ids: Sequence[int]) -> set[int]:
@@ -165,6 +166,10 @@ def save_tags(connection: Connection, ids: Sequence[int], lsn: int, tag: str) ->
 
 def drop_tags(connection: Connection, ids: Sequence[int], keep: int) -> None:
     connection.execute(SQL.query("drop_tags"), {"ids": list(ids), "limit": keep})
+
+
+def forget_tags(connection: Connection, table_id: int) -> None:
+    connection.execute(SQL.query("forget_tags"), {"table_id": table_id})
 
 
 def park(connection: Connection, table_id: int) -> None:

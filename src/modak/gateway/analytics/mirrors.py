@@ -24,12 +24,13 @@ _PARKED = "select exists (select from modak.mirrors m where m.table_id = any (%(
 
 @dataclass(frozen=True)
 class Found:
-    """A table at the statement's moment; ``behind_bytes`` of WAL came since."""
+    """A table at the statement's moment; ``behind_bytes`` of WAL came since, and it is ``behind_seconds`` old: 0 if nothing came."""
 
     lsn: int
     sequence_number: int | None
     metadata_location: str
     behind_bytes: int
+    behind_seconds: float
 
 
 def choice(reads: str, relations: Sequence[RegisteredRelation]) -> str:
@@ -67,13 +68,16 @@ def moment_sql(ids: Sequence[int]) -> str:
     wanted = ", ".join(f"({int(one)})" for one in ids)
     return (
         f"with wanted (table_id) as (values {wanted}), known as ("  # noqa: S608
-        "select c.table_id, c.replicated_lsn as lsn, c.lake_snapshot_id, c.lake_props from modak.cutline c join wanted using (table_id) "
+        "select c.table_id, c.replicated_lsn as lsn, c.lake_snapshot_id, c.lake_props, coalesce(m.as_of, m.updated_at) as as_of "
+        "from modak.cutline c join modak.mirrors m using (table_id) join wanted using (table_id) "
         "where c.replicated_lsn is not null union all "
-        "select g.table_id, g.lsn, g.lake_snapshot_id, g.lake_props from modak.mirror_tags g join wanted using (table_id)"
+        "select g.table_id, g.lsn, g.lake_snapshot_id, g.lake_props, coalesce((g.lake_props ->> 'as_of')::timestamptz, g.created_at) "
+        "from modak.mirror_tags g join wanted using (table_id)"
         "), common as (select lsn from known group by lsn having count(distinct table_id) = (select count(*) from wanted) "
         "order by lsn desc limit 1) "
         "select distinct on (k.table_id) k.table_id::int8, k.lsn, k.lake_snapshot_id, k.lake_props ->> 'metadata_location', "
-        "(pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_catalog.pg_lsn)::int8 - k.lsn "
+        "(pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_catalog.pg_lsn)::int8 - k.lsn, "
+        "extract(epoch from clock_timestamp() - k.as_of)::float8 "
         "from known k join common using (lsn) order by k.table_id, k.lake_snapshot_id desc nulls last"
     )
 
@@ -81,10 +85,15 @@ def moment_sql(ids: Sequence[int]) -> str:
 def read_moment(reader: Reader, relations: Sequence[RegisteredRelation]) -> dict[int, Found]:
     """By table; empty where the tables have no moment in common."""
     rows = reader.planned_rows(moment_sql([relation.table_id for relation in relations]))
-    return {row[0]: Found(row[1], row[2], row[3] or "", max(0, row[4])) for row in rows}
+    return {row[0]: _found(*row[1:]) for row in rows}
+
+
+def _found(lsn: int, sequence_number: int | None, location: str | None, behind_bytes: int, seconds: float) -> Found:
+    # Where nothing was written since, nothing is late.
+    return Found(lsn, sequence_number, location or "", max(0, behind_bytes), max(0.0, seconds) if behind_bytes > 0 else 0.0)
 
 
 def told(found: Found, relations: Sequence[RegisteredRelation]) -> str:
     names = ", ".join(sorted(str(relation.name) for relation in relations))
     place = f"{found.lsn >> 32:X}/{found.lsn & 0xFFFFFFFF:X}"
-    return f"{names} read from the lake as of {place}, {found.behind_bytes} bytes of WAL ago"
+    return f"{names} read from the lake as of {place}, {found.behind_bytes} bytes of WAL and {found.behind_seconds:.1f} s ago"

@@ -1,8 +1,9 @@
 """Tags: at the end of a pass the tables of a slot are at one place in the WAL, and their snapshots get its name.
 
-Whoever joins the tables by that tag, in whatever engine, sees them at the boundary of one transaction. The newest ones are kept. The
-catalog names a moment only when every table has its tag; tags that a crash left behind go with the next ones. A table that sheds
-partitions has none: its lake lacks corrections of older rows that were committed before F, until they are folded.
+Whoever joins the tables by that tag, in whatever engine, sees them at the boundary of one transaction. The newest ones are kept, and the
+first one of each minute for an hour: a query of an engine outside may take its time. The catalog names a moment only when every table has
+its tag; tags that a crash left behind go with the next ones. A table that sheds partitions has none: its lake lacks corrections of older
+rows that were committed before F, until they are folded.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from modak.jobs.context import JobContext
 
 log = logging.getLogger("modak.mirror")
 PREFIX = "lsn_"
+# Besides those of modak.mirror_moments that stay longer, sixty at most.
 KEPT = 10
 Opener = Callable[[Name], AbstractContextManager[JobContext]]
 
@@ -46,7 +48,7 @@ class Tagging:
         ids = [table.table_id for table in followed]
         if not ids or not mirrors.is_news(self.connection, ids, lsn):
             return False
-        kept = mirrors.newest_tags(self.connection, ids, KEPT - 1)
+        kept = mirrors.kept_tags(self.connection, ids, KEPT - 1)
         done = [table.table_id for table in followed if self._tag_one(table, lsn, {tag_name(lsn), *kept})]
         failpoint("mirror.after_tags")
         with self.connection.transaction():
@@ -59,7 +61,7 @@ class Tagging:
         tagged = mirrors.tagged(self.connection, [table.table_id for table in shedding])
         for table in shedding:
             if table.table_id in tagged and self._tag_one(table, None, ()):
-                mirrors.drop_tags(self.connection, [table.table_id], 0)
+                mirrors.forget_tags(self.connection, table.table_id)
 
     def _tag_one(self, table: Registered, lsn: int | None, kept: Collection[str]) -> bool:
         try:

@@ -105,8 +105,12 @@ select exists (
      where c.table_id = any (%(ids)s) and (g.lsn is null or g.lake_snapshot_id is distinct from c.lake_snapshot_id) and coalesce(g.lsn, 0) < %(lsn)s
 ) as found;
 
--- name: newest_tags
-select distinct tag, lsn from modak.mirror_tags where table_id = any (%(ids)s) order by lsn desc limit %(limit)s;
+-- name: kept_tags
+-- Moments that keep their names: the newest ones, and those that were promised to stay longer.
+select distinct g.tag, g.lsn from modak.mirror_tags g
+ where g.table_id = any (%(ids)s)
+   and (g.lsn in (select distinct k.lsn from modak.mirror_tags k where k.table_id = any (%(ids)s) order by k.lsn desc limit %(limit)s)
+        or exists (select from modak.mirror_moments m where m.lsn_number = g.lsn and m.kept_until > now()));
 
 -- name: list_tagged
 select distinct table_id from modak.mirror_tags where table_id = any (%(ids)s);
@@ -116,12 +120,17 @@ select distinct table_id from modak.mirror_tags where table_id = any (%(ids)s);
 select replicated_lsn as lsn, (lake_props->>'snapshot_id')::bigint as snapshot from modak.cutline where table_id = %(table_id)s;
 
 -- name: save_tags
+-- The time that the moment stands for goes along with its pointer.
 insert into modak.mirror_tags (table_id, lsn, tag, lake_snapshot_id, lake_props)
-select c.table_id, %(lsn)s, %(tag)s, c.lake_snapshot_id, c.lake_props
-  from modak.cutline c where c.table_id = any (%(ids)s) and c.replicated_lsn = %(lsn)s
+select c.table_id, %(lsn)s, %(tag)s, c.lake_snapshot_id, c.lake_props || jsonb_build_object('as_of', m.as_of)
+  from modak.cutline c join modak.mirrors m using (table_id) where c.table_id = any (%(ids)s) and c.replicated_lsn = %(lsn)s
 on conflict do nothing;
 
 -- name: drop_tags
 delete from modak.mirror_tags g
  where g.table_id = any (%(ids)s)
-   and g.lsn not in (select distinct k.lsn from modak.mirror_tags k where k.table_id = any (%(ids)s) order by k.lsn desc limit %(limit)s);
+   and g.lsn not in (select distinct k.lsn from modak.mirror_tags k where k.table_id = any (%(ids)s) order by k.lsn desc limit %(limit)s)
+   and not exists (select from modak.mirror_moments m where m.lsn_number = g.lsn and m.kept_until > now());
+
+-- name: forget_tags
+delete from modak.mirror_tags where table_id = %(table_id)s;
