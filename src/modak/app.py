@@ -167,11 +167,11 @@ class App:
         """
         from modak.catalog import leadership, problems, profiles, tables
         from modak.jobs.context import JobContext, alone_on
-        from modak.registration import ownership
+        from modak.registration import names_now, ownership
 
         application = "modak" if epoch is None else leadership.session_name(epoch)
         with self.connection(application=application, unhurried=True) as connection:
-            table = tables.get(connection, name)
+            [table] = names_now.follow_names(connection, [tables.get(connection, name)])
             profile = profiles.get(connection, table.storage_profile)
             with alone_on(connection, table, wait_seconds):
                 lake = self.lake(profile)

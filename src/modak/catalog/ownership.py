@@ -73,6 +73,12 @@ def claim(connection: Connection) -> Ownership:
     return found
 
 
+def is_home(connection: Connection) -> bool:
+    """Whether this is the very database that the catalog was claimed in: what it says of OIDs is true here."""
+    found = find(connection)
+    return found is not None and found.home.is_same(here(connection))
+
+
 def change(connection: Connection, claimed: str | None) -> None:
     """From now on the catalog belongs to this database: with a claim on the lake, or without one."""
     connection.execute(SQL.query("change_ownership"), _values(claimed, here(connection)))

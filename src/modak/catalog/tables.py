@@ -116,7 +116,10 @@ def insert(connection: Connection, table: Registered, *, tier_key_hi: int, lake_
 
 
 def find(connection: Connection, name: Name) -> Registered | None:
-    row = connection.execute(SQL.query("find_table"), {"schema_name": name.schema, "table_name": name.name}).fetchone()
+    """Also by the name that a mirrored table was given since: the next pass writes it down."""
+    wanted = {"schema_name": name.schema, "table_name": name.name}
+    row = connection.execute(SQL.query("find_table"), wanted).fetchone()
+    row = row or connection.execute(SQL.query("find_renamed_table"), wanted).fetchone()
     return _from_row(row) if row else None
 
 
@@ -152,6 +155,14 @@ def update_policy(connection: Connection, table: Registered, **changes: Any) -> 
     changed = replace(table, **changes)
     connection.execute(SQL.query("update_policy"), _parameters(changed))
     return changed
+
+
+def save_names(connection: Connection, names: Mapping[int, Name]) -> None:
+    """What tables that stand alone are called now. Within the caller's transaction; names may pass from one to another."""
+    rows = [(table_id, name.schema, name.name) for table_id, name in names.items()]
+    values = {"ids": [row[0] for row in rows], "schemas": [row[1] for row in rows], "names": [row[2] for row in rows]}
+    connection.execute(SQL.query("set_names_aside"), values)
+    connection.execute(SQL.query("save_names"), values)
 
 
 def save_columns(connection: Connection, table: Registered) -> None:

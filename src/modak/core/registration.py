@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from modak.core.lag import Lag
@@ -229,11 +229,19 @@ def _mirroring(relation: Relation, options: Options) -> Iterator[Problem]:
     if options.heap_retention is not None and options.tier_key not in (options.primary_key or relation.primary_key):
         # A key says on which side of T its row is: what the stream brings and what corrections say never meet.
         yield Problem("heap_retention", f"the primary key lacks the tier key {options.tier_key}", "--heap-retention needs it there")
-    for column in relation.columns:
-        if column.generated:
-            yield Problem(
-                "generated", f"column {column.name} is generated, and the stream does not carry such values", "make it a plain one"
-            )
+    yield from generated_problems([column.name for column in relation.columns if column.generated])
+
+
+def generated_problems(names: Iterable[str]) -> list[Problem]:
+    """Of a mirrored table's columns that Postgres computes."""
+    return [
+        Problem(
+            "generated",
+            f"column {name} is generated, and the stream does not carry such values",
+            f'make it a plain one (alter table … alter column "{name}" drop expression), or drop it',
+        )
+        for name in names
+    ]
 
 
 def heap_name(relation: Relation, surface: str) -> str:

@@ -14,7 +14,7 @@ from modak.connection import Connection
 from modak.core.decoupled import Definition
 from modak.core.lake_table import LakeColumn, Shape, lake_columns
 from modak.core.table import Relation
-from modak.errors import LockNotAvailable
+from modak.errors import LockNotAvailable, NotFound
 from modak.lake.data_files import Target
 from modak.lake.failures import lake_failures
 from modak.lake.iceberg import IcebergLake
@@ -23,7 +23,7 @@ from modak.progress import SILENT, Progress
 from modak.scan.snapshot import Snapshot
 from modak.scan.snapshots import Snapshots
 from modak.source.locks import ATTEMPTS_MAX
-from modak.source.relation import describe
+from modak.source.relation import describe, find_by_oid
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as LakeTable
@@ -102,8 +102,16 @@ class JobContext:
             return snapshots.get(table.metadata_location, sequence_number, io_properties(self.lake.storage))
 
     def relation(self) -> Relation:
-        """The heap as it is now."""
-        return describe(self.connection, self.table.heap)
+        """The heap as it is now, under whatever name a mirrored one has by now."""
+        if self.table.mode != "mirrored":
+            return describe(self.connection, self.table.heap)
+        name = find_by_oid(self.connection, self.table_id)
+        if name is None:
+            raise NotFound(f"{self.table.name} was dropped", hint=f"`modak unregister {self.table.name}` ends its registration")
+        try:
+            return describe(self.connection, name)
+        except NotFound as cause:
+            raise LockNotAvailable(f"{self.table.name} was renamed or dropped just now", hint="the next try sees that") from cause
 
     def columns(self, relation: Relation) -> tuple[LakeColumn, ...]:
         required = (*self.table.primary_key_cols, self.table.tier_key_col)

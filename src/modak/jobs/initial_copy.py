@@ -32,7 +32,7 @@ from modak.jobs.mirroring.follower import first_shape
 from modak.jobs.mirroring.heal import heal
 from modak.jobs.publishing.mirror import publish_copy
 from modak.lake import commits
-from modak.registration import mirroring
+from modak.registration import mirroring, names_now
 from modak.source import heap, replication
 from modak.source.heap import Chunk, Snapshot
 
@@ -71,12 +71,15 @@ def is_pending(connection: Connection, table_id: int) -> bool:
 
 
 def _copy(context: JobContext, again: bool, chunk_bytes: int | None) -> CopyOutcome:
-    connection, table = context.connection, context.table
     resume.resume_all(context)
     # A copy from the start replaces whatever stands there, what a lost primary committed last included.
     foreign.settle(context, "rollback" if again else "refuse")
+    context = _named(context)
+    connection, table = context.connection, context.table
     if again:
         mirroring.mend(connection, table, context.relation())
+        # A table that cannot be followed stays parked, and says so.
+        watch.published(connection, table)
         # The slot keeps the stream from here on: nothing that the new copy needs can be forgotten meanwhile.
         mirrors.insert(connection, table.table_id)
         mirrors.end_copy(connection, table.table_id)
@@ -98,6 +101,23 @@ def _copy(context: JobContext, again: bool, chunk_bytes: int | None) -> CopyOutc
     raise LockNotAvailable(
         f"{table.name} was rewritten or altered {ATTEMPTS_MAX} times while it was being copied", hint="run the command again when it rests"
     )
+
+
+def _named(context: JobContext) -> JobContext:
+    """By the names that the table and its columns have now: they may have been renamed since it was parked."""
+    context = replace(context, table=names_now.follow_name(context.connection, context.table))
+    table = names_now.follow_columns(context.connection, context.table, context.relation(), _known_names(context))
+    return replace(context, table=table)
+
+
+def _known_names(context: JobContext) -> dict[int, str]:
+    """What the columns were called, by number: when the stream told of them last, or else as the lake has them."""
+    shapes = mirrors.get(context.connection, context.table_id).shapes
+    if shapes:
+        return {column["number"]: column["name"] for column in shapes[-1]["columns"]}
+    fields = {field.field_id: field.name for field in context.lake_table().schema().fields}
+    known = tables.lake_field_ids(context.connection, context.table_id)
+    return {number: fields[field_id] for number, field_id in known.items() if field_id in fields}
 
 
 class _Rewritten(ModakError):

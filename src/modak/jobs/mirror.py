@@ -38,6 +38,7 @@ from modak.jobs.mirroring.outcome import Limits, MirrorOutcome
 from modak.jobs.mirroring.tags import Tagging
 from modak.jobs.tasks import ENGINE_MEMORY
 from modak.lake.failures import lake_failures
+from modak.registration import names_now
 from modak.scan.engine import Engine
 from modak.scan.snapshots import Snapshots
 from modak.source import replication
@@ -70,11 +71,12 @@ def mirror(
     ``epoch``: the leadership of the worker that runs it; ``told`` hears of each commit as it is made.
     """
     mirrored = [table for table in tables.listing(connection) if table.mode == "mirrored"]
-    listed = [table for table in mirrored if table.enabled]
-    outcome = MirrorOutcome(tables=len(listed))
+    outcome = MirrorOutcome(tables=sum(table.enabled for table in mirrored))
     if not mirrored:
         return outcome
     with alone(connection), hurried(connection):
+        mirrored = names_now.follow_names(connection, mirrored)
+        listed = [table for table in mirrored if table.enabled]
         slot, publication = str(mirrored[0].slot_name), str(mirrored[0].publication_name)
         opened = bounded_opener(connection, opened)
         pump = _Pump(connection, dsn, opened, limits or Limits(), outcome, slot, publication, epoch, told=told)
@@ -150,6 +152,7 @@ class _Pump:
                 self.outcome.copying.append(str(table.name))
             elif not self.leaving.is_postponed(table):
                 with self._reported(table):
+                    table = names_now.follow_name(self.connection, table)
                     watch.check_slot(self.connection, table, slot, state)
                     with self._job(table.name) as job:
                         self.followers[table.table_id] = self._follower(job, resumes)

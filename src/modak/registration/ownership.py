@@ -17,6 +17,7 @@ from modak.lake.owner import Owner
 from modak.lake.port import LakePointer
 from modak.lake.storage import io_properties
 from modak.registration.surface import oid_of
+from modak.source.relation import find_by_oid
 
 HINT = "`modak reconcile` says what to do (docs/guides/backup.md)"
 # A job that had begun when another database took the table over is not stopped either, and most take longer than this.
@@ -50,7 +51,7 @@ def check(connection: Connection, lake: IcebergLake, table: Registered, *, claim
     ``known``: what was seen there a moment ago is believed. This database's own side of it is looked at each time.
     """
     found = oid_of(connection, table.heap)
-    if found and found != table.table_id:
+    if found and found != table.table_id and not _is_renamed(connection, table):
         raise DatabaseMoved(f"{table.heap} is another table than the one that was registered: this database was restored", hint=HINT)
     mine = ownership.claim(connection) if claim else ownership.find(connection)
     if mine is None:
@@ -69,6 +70,11 @@ def check(connection: Connection, lake: IcebergLake, table: Registered, *, claim
         raise LakeTaken(f"lake table {table.lake_table_ref} belongs to another database by now", hint=HINT, owner=theirs.database)
     if known is not None:
         known.note(table, mine.claim)
+
+
+def _is_renamed(connection: Connection, table: Registered) -> bool:
+    """The old name of a mirrored table that was renamed may be another's by now; its jobs go by the OID."""
+    return table.mode == "mirrored" and ownership.is_home(connection) and find_by_oid(connection, table.table_id) is not None
 
 
 def _owner(lake: IcebergLake, table: Registered, new: Owner | None) -> Owner | None:

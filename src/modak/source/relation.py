@@ -30,6 +30,14 @@ def parse_name(text: str) -> Name:
     return Name(parts[0], parts[1])
 
 
+class TypeGone(NotFound):
+    """A column was of a type that is not there any more."""
+
+    def __init__(self, oid: int, display: str) -> None:
+        super().__init__(f"type {display} vanished while it was read", hint="run the command again")
+        self.oid = oid
+
+
 def describe(connection: Connection, name: Name) -> Relation:
     """Everything registration wants to know about a table."""
     row = connection.execute(SQL.query("read_relation"), {"schema": name.schema, "name": name.name}).fetchone()
@@ -95,11 +103,16 @@ def columns_of(connection: Connection, oid: int) -> tuple[Column, ...]:
     )
 
 
+def generated_columns(connection: Connection, oid: int) -> list[str]:
+    """Columns that Postgres computes itself."""
+    return [row["name"] for row in connection.execute(SQL.query("list_generated_columns"), {"oid": oid}).fetchall()]
+
+
 def resolve_type(connection: Connection, oid: int, modifier: int, display: str) -> PgType:
     """A type with its domains peeled off and its element, if it is an array, resolved the same way."""
     row = connection.execute(SQL.query("read_type"), {"oid": oid}).fetchone()
     if row is None:
-        raise NotFound(f"type {display} vanished while it was read", hint="run the command again")
+        raise TypeGone(oid, display)
     if row["kind"] == "d":
         inner = row["base_modifier"] if row["base_modifier"] >= 0 else modifier
         return resolve_type(connection, row["base_oid"], inner, display)

@@ -12,7 +12,7 @@ from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core.below import Below
 from modak.core.changes import Collapse
-from modak.core.columns import lake_follows
+from modak.core.columns import ColumnChanges, lake_follows
 from modak.core.stream_shape import Shape, ShapeColumn, recognise
 from modak.core.table import Column
 from modak.errors import Problem, Refused
@@ -22,8 +22,9 @@ from modak.jobs.mirroring.filling import fill
 from modak.jobs.mirroring.head import check_place, stand
 from modak.jobs.mirroring.leaves import Leaf, Leaves
 from modak.lake.storage import Storage
+from modak.registration import rebuild
 from modak.source.pgoutput import Delete, Insert, RelationMessage, Truncate, Update
-from modak.source.relation import SQL, resolve_type
+from modak.source.relation import SQL, TypeGone, resolve_type
 
 if TYPE_CHECKING:
     from modak.jobs.mirroring.newcomers import Newcomers
@@ -119,6 +120,16 @@ def collect(collapse: Collapse, message: Insert | Update | Delete | Truncate) ->
 
 def describe(follower: Follower, context: JobContext, message: RelationMessage, commit_lsn: int) -> None:
     """The rows that come next have these columns. What was collected before must be in the lake already."""
+    try:
+        _describe(follower, context, message, commit_lsn)
+    except TypeGone as gone:
+        names = {column.name for column in message.columns if column.type_oid == gone.oid}
+        which = ", ".join(sorted(names)) or "a column"
+        what = f"rows were written with {which} of a type that was dropped since: they cannot be read any more"
+        raise cannot_follow(follower.table, what, code="dropped_type") from gone
+
+
+def _describe(follower: Follower, context: JobContext, message: RelationMessage, commit_lsn: int) -> None:
     check_place(context, follower)
     connection, table = context.connection, follower.table
     described = [(column.name, column.type_oid, column.modifier) for column in message.columns]
@@ -134,7 +145,10 @@ def describe(follower: Follower, context: JobContext, message: RelationMessage, 
         for column in found
     )
     if _is_new(found, history, lsns, commit_lsn):
-        _evolve(follower, context, found, columns, history[-1] if history else (), commit_lsn)
+        # Of a column that is gone nothing is asked any more; its type may be gone with it.
+        numbers = {column.number for column in found}
+        last = tuple(column for column in (history[-1] if history else ()) if column.number in numbers)
+        _evolve(follower, context, found, columns, last, commit_lsn)
     follower.shape, follower.columns = found, columns
     values = _values_to_fill(follower, commit_lsn)
     if values:
@@ -170,7 +184,9 @@ def catalog_shape(connection: Connection, table_id: int) -> Shape:
 
 def _evolve(follower: Follower, context: JobContext, shape: Shape, columns: tuple[Column, ...], before: Shape, lsn: int) -> None:
     """Bring the lake's columns to a shape that is new, and remember it: a replay after a crash must not go back."""
-    table, connection = follower.table, context.connection
+    connection = context.connection
+    follower.table = table = _renamed(follower.table, connection, columns, before)
+    context = replace(context, table=table)
     values = _check_columns(follower, context, columns, before)
     relation = replace(context.relation(), columns=columns)
     try:
@@ -180,6 +196,13 @@ def _evolve(follower: Follower, context: JobContext, shape: Shape, columns: tupl
     known = [*follower.mirror.shapes, {"lsn": lsn, "columns": [column.as_json() for column in shape], "fill": values}][-SHAPES_MAX:]
     mirrors.save_shapes(connection, table.table_id, known)
     follower.mirror = replace(follower.mirror, shapes=known)
+
+
+def _renamed(table: Registered, connection: Connection, columns: tuple[Column, ...], before: Shape) -> Registered:
+    """A column that the lake keeps as text is one under its new name too. Older rows do not ask: they go by what the lake has."""
+    names = {column.number: column.name for column in columns}
+    changed = [(old.name, names[old.number]) for old in before if old.name in table.text_cols and names[old.number] != old.name]
+    return rebuild.follow_names(connection, table, ColumnChanges(renamed=tuple(changed))) if changed else table
 
 
 def _check_columns(follower: Follower, context: JobContext, columns: tuple[Column, ...], before: Shape) -> dict[str, str]:

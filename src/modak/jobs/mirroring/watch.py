@@ -9,11 +9,13 @@ from modak.catalog import mirrors
 from modak.catalog.mirrors import Mirror
 from modak.catalog.tables import Registered
 from modak.connection import Connection
+from modak.core.registration import generated_problems
 from modak.errors import LockNotAvailable, Problem, Refused
 from modak.jobs.mirroring.follower import cannot_follow
 from modak.source import published as publications
 from modak.source import replication
 from modak.source.pgoutput import RelationMessage
+from modak.source.relation import generated_columns
 
 
 def check_slot(connection: Connection, table: Registered, slot: replication.Slot | None, state: Mirror) -> None:
@@ -32,7 +34,7 @@ def check_slot(connection: Connection, table: Registered, slot: replication.Slot
 def published(connection: Connection, table: Registered) -> str:
     """The mark that the publication has now. Raises Refused where a copy would not be followed."""
     found = publications.read(connection, table.publication_name or "", table.table_id, table.primary_key_cols)
-    problems = found.problems(table.primary_key_cols)
+    problems = found.problems(table.primary_key_cols) + generated_problems(generated_columns(connection, table.table_id))
     if problems:
         raise Refused(f"{table.name} cannot be followed from a copy on", problems, hint="put that right and run the command again")
     return found.mark
@@ -41,6 +43,7 @@ def published(connection: Connection, table: Registered) -> str:
 def check(connection: Connection, table: Registered, state: Mirror) -> None:
     found = publications.read(connection, table.publication_name or "", table.table_id, table.primary_key_cols)
     problems = found.problems(table.primary_key_cols)
+    problems += generated_problems(generated_columns(connection, table.table_id))
     if problems:
         raise cannot_follow(table, problems)
     if state.published is None:  # copied by an older Modak

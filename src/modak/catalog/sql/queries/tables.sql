@@ -21,6 +21,10 @@ on conflict (table_id, partition_id) do nothing;
 -- name: find_table
 select * from modak.tables where schema_name = %(schema_name)s and table_name = %(table_name)s;
 
+-- name: find_renamed_table
+select t.* from modak.tables t join pg_class c on c.oid = t.table_id::oid join pg_namespace n on n.oid = c.relnamespace
+ where t.mode = 'mirrored' and t.cold_build = 0 and n.nspname = %(schema_name)s and c.relname = %(table_name)s;
+
 -- name: find_table_by_relation
 select schema_name, table_name from modak.tables
  where schema_name = %(schema_name)s and %(name)s in (table_name, heap_name, view_name);
@@ -39,6 +43,16 @@ update modak.tables
        maintenance_policy = %(maintenance_policy)s, keep_heap = %(keep_heap)s, hybrid = %(hybrid)s,
        wal_limit = %(wal_limit)s
  where table_id = %(table_id)s;
+
+-- name: set_names_aside
+-- Names are unique at each row's turn, and two tables may have swapped theirs.
+update modak.tables set table_name = table_name || '/' || table_id where table_id = any (%(ids)s);
+
+-- name: save_names
+update modak.tables t
+   set schema_name = n.schema_name, table_name = n.table_name, heap_name = n.table_name, view_name = n.table_name
+  from unnest(%(ids)s::bigint[], %(schemas)s::text[], %(names)s::text[]) as n(table_id, schema_name, table_name)
+ where t.table_id = n.table_id;
 
 -- name: save_columns
 update modak.tables

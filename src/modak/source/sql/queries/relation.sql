@@ -58,6 +58,10 @@ select a.attnum::integer as number, a.attname::text as name, a.atttypid::bigint 
  where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped
  order by a.attnum;
 
+-- name: list_generated_columns
+select a.attname::text as name from pg_attribute a
+ where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped and a.attgenerated <> '' order by a.attnum;
+
 -- name: read_type
 select t.typname::text as name,
        n.nspname::text as namespace,
