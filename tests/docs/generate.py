@@ -281,7 +281,8 @@ _TEXT_TYPES = """
 ## As text
 
 Every other type whose Postgres text form reads back as the same value is kept as that text: enums, domains over such
-types, arrays, ranges, and types such as `inet`, `cidr`, `timetz`, `xml`, `tsvector`, `bit`, `macaddr` and `point`.
+types, arrays, ranges, and types such as `inet`, `cidr`, `timetz`, `xml`, `tsvector`, `bit`, `macaddr` and `point`. Of `xml` it is the form
+that clients are given, without the declaration of an encoding.
 `--as-text` does the same to any column but the tier key.
 """
 

@@ -61,6 +61,8 @@ TEXT = LakeType("string", "string", "VARCHAR", as_text=True, read_sql="{column}:
 # which is the value.
 _OUTPUT = "(case when {column} is null then null else pg_catalog.concat({column}) end)"
 USER_TEXT = LakeType("string", "string", "VARCHAR", as_text=True, read_sql=_OUTPUT, copy_sql=_OUTPUT, image_sql=_OUTPUT)
+# So has xml: a cast to text keeps the declaration of an encoding, which is gone from what clients, dumps and streams are given.
+_OUTPUT_ONLY = frozenset({"xml"})
 
 _STRING = LakeType("string", "string", "VARCHAR", read_sql="{column}::text")
 # Iceberg counts microseconds from 1970 in 64 bits; Postgres counts from 2000, so its last decades do not fit.
@@ -148,7 +150,7 @@ def lake_type(pg: PgType, *, force_text: bool = False) -> LakeType | Problem:
     refusal = _refusal(pg)
     if refusal:
         return Problem("type", f"type {pg.display} cannot be kept exactly: {refusal}", f"supported: {SUPPORTED}")
-    if _is_users(pg):
+    if _is_users(pg) or (pg.base in _OUTPUT_ONLY and pg.element is None):
         return USER_TEXT
     if force_text or pg.element is not None or pg.kind != "b":
         return TEXT

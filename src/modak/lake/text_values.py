@@ -19,6 +19,7 @@ _MOMENT = re.compile(
     r"(\d{4,7})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?)?(?P<era> BC)?"
 )
 _FULL_MASK = {False: b"/32", True: b"/128"}
+_BOOLEANS = {b"t": b"true", b"f": b"false"}
 
 Values = Sequence[bytes | None]
 Given: TypeAlias = "Values | pa.Array"
@@ -52,6 +53,8 @@ def _text(values: Given, pg_base: str) -> Given:
     """The form that a cast to text has, which is what a copy of the heap brings: here and there it is another one."""
     if pg_base == "bpchar":
         return [None if value is None else value.rstrip(b" ") for value in _listed(values)]
+    if pg_base == "bool":
+        return [None if value is None else _BOOLEANS[value] for value in _listed(values)]
     if pg_base == "inet":
         return [value if value is None or b"/" in value else value + _FULL_MASK[b":" in value] for value in _listed(values)]
     return values
