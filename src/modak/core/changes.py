@@ -68,7 +68,7 @@ class Collapse:
         if old is not None and is_whole and UNCHANGED in row:
             row = tuple(was if value is UNCHANGED else value for value, was in zip(row, old, strict=True))
         elif old is not None:
-            row = self._with_key(row, old)
+            row = self.with_key(row, old)
         key = self.key(row)
         old_key = key if old is None else self.key(old)
         known = self.last.get(old_key)
@@ -114,7 +114,7 @@ class Collapse:
     def rows(self) -> Iterator[tuple[Key, Last]]:
         return ((key, last) for key, last in self.last.items() if last.row is not None)
 
-    def _with_key(self, row: Row, old: Row) -> Row:
+    def with_key(self, row: Row, old: Row) -> Row:
         """A key that is stored out of line and stayed is in the old row only."""
         if not any(row[place] is UNCHANGED for place in self.key_places):
             return row

@@ -35,6 +35,7 @@ from modak.jobs.mirroring.heap_failures import HeapFailed, Opener, bounded_opene
 from modak.jobs.mirroring.leaving import JOB, Leaving
 from modak.jobs.mirroring.newcomers import Newcomers
 from modak.jobs.mirroring.outcome import Limits, MirrorOutcome
+from modak.jobs.mirroring.rewritten import Rewritten
 from modak.jobs.mirroring.tags import Tagging
 from modak.jobs.tasks import ENGINE_MEMORY
 from modak.lake.failures import lake_failures
@@ -173,17 +174,19 @@ class _Pump:
         found.leaves, found.leaves_before = now, state.leaves
         if strange is not None:
             found.suspect = strange.what
-            found.newcomers = self._look(job, strange.newcomers)
+            self._look(job, found, strange)
         # Nobody else moves it while this pass has the stream.
         found.line = tables.cutline(job.connection, job.table_id).tier_key_hi if job.table.has_seam else None
         return found
 
-    def _look(self, job: JobContext, newcomers: Sequence[leaves.Leaf]) -> Newcomers | None:
-        if not newcomers:
-            return None
-        found = Newcomers.look(job, newcomers)
-        self._open.callback(found.session.close)
-        return found
+    def _look(self, job: JobContext, follower: Follower, strange: leaves.Difference) -> None:
+        """What the catalog does not tell is seen to when the lake has everything up to here."""
+        if strange.newcomers:
+            follower.newcomers = Newcomers.look(job, strange.newcomers)
+            self._open.callback(follower.newcomers.session.close)
+        if strange.rewritten is not None:
+            follower.rewritten = Rewritten.look(job, strange.rewritten, strange.altered)
+            self._open.callback(follower.rewritten.close)
 
     def _run(self, upto: int | None) -> None:
         # Read before the first message: a commit that comes later is for the next pass.
@@ -258,6 +261,8 @@ class _Pump:
                 raise SlotFailed("the stream did not describe a table before its changes", table=str(follower.table.name))
             if follower.is_below(message):
                 return
+            if follower.rewritten is not None:
+                follower.rewritten.note(self._begin.xid, follower, message)
             collect(collapse, message)
         except ModakError as error:
             self._leave(follower.table, error)
@@ -317,8 +322,8 @@ class _Pump:
         for follower in list(self.followers.values()):
             with self._reported(follower.table):
                 follower.clear_suspicion()
-                self._check_newcomers(follower, lsn)
                 self._tell_columns(follower, lsn)
+                self._check(follower, lsn)
         self._flush(lsn, self._as_of)
         for follower in list(self.followers.values()):
             with self._reported(follower.table):
@@ -328,13 +333,14 @@ class _Pump:
         self.outcome.tagged |= Tagging(self.connection, self.opened).tag(followed, lsn)
         failpoint("mirror.before_confirm")
 
-    def _check_newcomers(self, follower: Follower, lsn: int) -> None:
-        if follower.newcomers is None:
-            return
-        with self._job_after_part(follower) as job:
-            stand(job, follower)
-            follower.newcomers.check(job, follower, lsn, self.snapshots, self.cursor)
-        follower.newcomers, follower.had_newcomers = None, True
+    def _check(self, follower: Follower, lsn: int) -> None:
+        for check in (follower.newcomers, follower.rewritten):
+            if check is not None:
+                with self._job_after_part(follower) as job:
+                    stand(job, follower)
+                    check.check(job, follower, lsn, self.snapshots, self.cursor)
+                follower.was_checked = True
+        follower.newcomers = follower.rewritten = None
 
     def _tell_columns(self, follower: Follower, lsn: int) -> None:
         shape = self._shapes.get(follower.table.table_id)
@@ -349,7 +355,7 @@ class _Pump:
                 leadership.check_epoch(self.connection, self.epoch)
                 leadership.check_lock(self.connection, MIRROR_LOCK, "the stream")
                 mirrors.follow(self.connection, follower.mirror, lsn, self._as_of)
-        if follower.saw_truncate or follower.had_newcomers:
+        if follower.saw_truncate or follower.was_checked:
             known = mirrors.get(self.connection, table_id).leaves
             now = leaves.read(self.connection, table_id) if follower.saw_truncate else []
             mirrors.save_leaves(self.connection, table_id, leaves.explained(follower.leaves, follower.leaves_before, known, now))

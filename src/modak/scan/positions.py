@@ -23,11 +23,12 @@ def positions_of_keys(cursor: Cursor, files: Sequence[DataFile], fields: Sequenc
 
 
 @contextlib.contextmanager
-def joined_keys(cursor: Cursor, fields: Sequence[Field], keys: pa.Table) -> Iterator[str]:
-    """What stands behind JOIN to find the rows that have one of the keys: ``keys``, with its place as n, in the lake's types."""
-    numbered = keys.rename_columns([f"k{place}" for place in range(len(fields))])
+def joined_keys(cursor: Cursor, fields: Sequence[Field], keys: pa.Table, also: Sequence[Field] = ()) -> Iterator[str]:
+    """What stands behind JOIN to find the rows that have one of the keys: ``keys``, with its place as n, in the lake's types. ``also``: the
+    fields of further columns of ``keys``, which go on counting and are not compared."""
+    numbered = keys.rename_columns([f"k{place}" for place in range(len(fields) + len(also))])
     cursor.register(_KEYS, numbered.append_column("n", pa.array(range(keys.num_rows), pa.int64())))
-    typed = ", ".join(f"k{place}::{duckdb_type(field)} AS k{place}" for place, field in enumerate(fields))
+    typed = ", ".join(f"k{place}::{duckdb_type(field)} AS k{place}" for place, field in enumerate([*fields, *also]))
     same = " AND ".join(f"rows.f{field.id} = keys.k{place}" for place, field in enumerate(fields))
     try:
         yield f"(SELECT n, {typed} FROM {_KEYS}) AS keys ON {same}"  # noqa: S608

@@ -1,4 +1,4 @@
-"""Values of live rows by their keys: what a change that does not repeat a large value has to keep.
+"""Values of live rows by their keys: what a change that does not repeat a large value has to keep, and whether they are the expected ones.
 
 First where the rows are, for which their keys are read; then their values, a slice at a time. Together they may be larger than memory.
 """
@@ -47,14 +47,46 @@ def places_of_keys(cursor: Cursor, files: Sequence[DataFile], key_fields: Sequen
             f"FROM {read_sql(files, key_fields)} AS rows JOIN {join}"
         ).to_arrow_table()
     numbers, places, positions = (np.asarray(column.to_numpy(), dtype=np.int64) for column in found.columns)
+    live = _live(cursor, files, places, positions)
+    return Places(numbers[live], places[live], positions[live])
+
+
+def first_unlike(
+    cursor: Cursor, files: Sequence[DataFile], key_fields: Sequence[Field], fields: Sequence[Field], rows: pa.Table
+) -> tuple[int, Field | None] | None:
+    """The number of a row that the files do not have like this, and the field that differs; None in its place: the key has no live row.
+    ``rows`` has the values of the key's fields, and then of ``fields``."""
+    if not rows.num_rows:
+        return None
+    if not files:
+        return 0, None
+    unlike = [f", rows.f{field.id} IS DISTINCT FROM keys.k{len(key_fields) + place} AS d{place}" for place, field in enumerate(fields)]
+    read = list(dict.fromkeys([*key_fields, *fields]))
+    with joined_keys(cursor, key_fields, rows, fields) as join:
+        found = cursor.execute(
+            f"SELECT keys.n, rows.file_index::BIGINT AS place, rows.file_row_number::BIGINT AS position{''.join(unlike)} "  # noqa: S608
+            f"FROM {read_sql(files, read)} AS rows JOIN {join}"
+        ).to_arrow_table()
+    numbers, places, positions = (np.asarray(column.to_numpy(), dtype=np.int64) for column in found.columns[:3])
+    live = _live(cursor, files, places, positions)
+    for field, differs in zip(fields, found.columns[3:], strict=True):
+        wrong = numbers[live & np.asarray(differs.to_numpy(), dtype=bool)]
+        if len(wrong):
+            return int(wrong[0]), field
+    missing = np.setdiff1d(np.arange(rows.num_rows), numbers[live])
+    return (int(missing[0]), None) if len(missing) else None
+
+
+def _live(cursor: Cursor, files: Sequence[DataFile], places: Positions, positions: Positions) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of these rows nobody deleted."""
     hit = [int(place) for place in np.unique(places)]
     gone = deleted_positions(sorted({delete.path for place in hit for delete in files[place].deletes}), cursor)
-    live = np.ones(len(numbers), dtype=bool)
+    live = np.ones(len(places), dtype=bool)
     for place in hit:
         file = files[place]
         for delete in file.deletes:
             live &= ~((places == place) & np.isin(positions, gone[delete.path].get(file.path, ())))
-    return Places(numbers[live], places[live], positions[live])
+    return live
 
 
 def values_at(

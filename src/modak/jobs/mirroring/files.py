@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from modak.core.changes import UNCHANGED, Key, Last
+from modak.core.changes import UNCHANGED, Key, Last, Row
 from modak.jobs.context import JobContext
 from modak.jobs.mirroring.follower import Follower, cannot_follow, lake_names
 from modak.jobs.tasks import write_found
@@ -19,7 +19,7 @@ from modak.lake.text_values import Values, arrow_column
 from modak.scan.engine import Cursor
 from modak.scan.positions import positions_of_keys
 from modak.scan.snapshot import DataFile, Snapshot
-from modak.scan.values_of_keys import places_of_keys, values_at
+from modak.scan.values_of_keys import first_unlike, places_of_keys, values_at
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
@@ -167,3 +167,32 @@ class _Work:
                     first = np.searchsorted(values, known.low)
                     near[place] &= bool(first < len(values) and values[first] <= known.high)
         return [file for file, is_near in zip(files, near, strict=True) if is_near]
+
+
+class Likeness:
+    """Whether rows of ``head`` have the expected values in the columns at ``places`` of the follower's shape."""
+
+    def __init__(
+        self, context: JobContext, follower: Follower, table: LakeTable, head: Snapshot, cursor: Cursor, places: Sequence[int]
+    ) -> None:
+        self._work = _Work(context, follower, table, head, cursor, "")
+        by_place = {place: name for name, place in self._work.places.items()}
+        self._columns = [(head.field(by_place[place]), follower.columns[place].type.base) for place in places]
+
+    def unlike(self, rows: Sequence[Row]) -> tuple[Key, str | None] | None:
+        """A key, and the column in which its row differs; None in its place: no row. ``rows``: the key's values, then the columns'."""
+        work = self._work
+        size = len(work.key_fields)
+        keys = [cast(Key, row[:size]) for row in rows]
+        wanted = work._keys(keys)
+        near = work._near(work.head.files, wanted)
+        for (field, base), values in zip(self._columns, list(zip(*rows, strict=True))[size:], strict=True):
+            column = arrow_column(cast(Values, values), field.type, base, field.name)
+            kind = work.writer.arrow_schema.field(work.writer.names.index(field.name))
+            typed = conform(pa.Table.from_arrays([column], names=[field.name]), pa.schema([kind]))
+            wanted = wanted.append_column(kind, typed.column(0))
+        found = first_unlike(work.cursor, near, work.key_fields, [field for field, _ in self._columns], wanted)
+        if found is None:
+            return None
+        number, other = found
+        return keys[number], None if other is None else other.name

@@ -28,6 +28,7 @@ from modak.source.relation import SQL, TypeGone, resolve_type
 
 if TYPE_CHECKING:
     from modak.jobs.mirroring.newcomers import Newcomers
+    from modak.jobs.mirroring.rewritten import Rewritten
 
 SHAPES_MAX = 20
 
@@ -58,7 +59,8 @@ class Follower:
     leaves: Leaves = field(default_factory=list)  # the partitions, as the pass found them
     leaves_before: Sequence[Leaf] = ()  # as the pass before had left them
     newcomers: Newcomers | None = None  # partitions that may have brought rows; nothing is published before that is known
-    had_newcomers: bool = False  # and it is known: the stream has their rows
+    rewritten: Rewritten | None = None  # the table, if its rows may have got other values; the same
+    was_checked: bool = False  # and it is known: the lake has all of them
     suspect: str | None = None  # something that only a TRUNCATE in this pass explains; nothing is published before it came
     message: RelationMessage | None = None  # how the stream described the table, not looked at yet
     line: int | None = None  # T, of a table that shed partitions: what lies below is not the stream's to say
@@ -72,7 +74,7 @@ class Follower:
     @property
     def is_held(self) -> bool:
         """Whether something that the stream does not tell has to be explained first."""
-        return self.suspect is not None or self.newcomers is not None
+        return self.suspect is not None or self.newcomers is not None or self.rewritten is not None
 
     @property
     def bytes(self) -> int:

@@ -19,6 +19,8 @@ from modak.source.spill import identifier
 
 Leaf = Mapping[str, Any]
 Leaves = list[dict[str, Any]]
+# A rewritten table is compared with the lake row by row, while the other tables wait: up to here.
+COMPARED_BYTES_MAX = 1024**3
 
 
 def read(connection: Connection, table_id: int) -> Leaves:
@@ -35,11 +37,14 @@ class Difference:
     """What happened to partitions, in words. ``is_told``: a TRUNCATE of the whole table, which the stream has, would explain it.
 
     ``newcomers`` hold rows, and were not partitions from the start: whether the stream has those rows is to be seen.
+    ``rewritten``: the table itself, if it has another file, and columns (``altered``, by number) that may have other values in it.
     """
 
     what: str | None = None
     is_told: bool = False
     newcomers: tuple[Leaf, ...] = ()
+    rewritten: Leaf | None = None
+    altered: tuple[int, ...] = ()
 
 
 def difference(connection: Connection, table: Registered, known: Sequence[Leaf], now: Leaves) -> Difference | None:
@@ -47,7 +52,7 @@ def difference(connection: Connection, table: Registered, known: Sequence[Leaf],
     there = {leaf["oid"]: leaf for leaf in now}
     before = {leaf["oid"]: leaf for leaf in known}
     if list(there) == [table.table_id]:
-        return _converted(before.get(table.table_id), there[table.table_id])
+        return _converted(connection, before.get(table.table_id), there[table.table_id])
     rewritten: str | None = None
     for oid, leaf in before.items():
         if oid not in there:
@@ -98,11 +103,16 @@ def explained(looked: Leaves, before: Sequence[Leaf], known: Sequence[Leaf], now
     return [{**leaf, "filenode": files.get(leaf["oid"], leaf["filenode"])} for leaf in looked if leaf["oid"] not in forgotten]
 
 
-def _converted(before: Leaf | None, now: Leaf) -> Difference | None:
-    """Not partitioned: everything that happens to its rows is in the stream, but for ALTER COLUMN … TYPE … USING. That writes a new file,
-    as VACUUM FULL does, and touches the column in the catalog, which VACUUM FULL does not. Another type is for the stream to tell."""
-    if before is None or "altered" not in before or before["types"] != now["types"]:
+def _converted(connection: Connection, before: Leaf | None, now: Leaf) -> Difference | None:
+    """Not partitioned: everything that happens to its rows is in the stream, but for what an ALTER TABLE writes into them. That makes a new
+    file, as VACUUM FULL does, and touches the columns in the catalog, which VACUUM FULL does not. What it wrote, the rows have to tell."""
+    if before is None or before["filenode"] == now["filenode"]:
         return None
-    if before["filenode"] == now["filenode"] or before["altered"] == now["altered"]:
+    known = before.get("columns") or {}  # none: written down by an older Modak
+    altered = tuple(int(number) for number, mark in now["columns"].items() if known.get(number) != mark)
+    if not altered:
         return None
-    return Difference("it was rewritten by an ALTER TABLE that may have changed values without a word in the stream", is_told=True)
+    row = connection.execute("select pg_relation_size(%s::oid) as bytes", [now["oid"]]).fetchone()
+    if row is not None and (row["bytes"] or 0) > COMPARED_BYTES_MAX:
+        return Difference("it was rewritten by an ALTER TABLE that may have changed values, and is too large to be compared with the lake")
+    return Difference(rewritten=now, altered=altered)

@@ -70,17 +70,19 @@ update modak.copy_progress set ranges = %(ranges)s, chunks_done = %(chunks_done)
 delete from modak.copy_progress where table_id = %(table_id)s;
 
 -- name: list_filled_columns
--- Columns that were added with a value for the rows that stood there already, kept in the catalog or written into a new file.
--- The value is known where it is kept in the catalog, of a partitioned table with its partitions.
+-- Columns that were added with a value for the rows that stood there already, kept in the catalog or written into a new file: by a default
+-- of their own, as an identity, or by a default of their domain. The value is known where it is kept in the catalog, of a partitioned table
+-- with its partitions.
 select a.attname::text as name, a.attnum::int as number, m.is_known is not null as is_known, m.value
-  from pg_attribute a
+  from pg_attribute a join pg_type t on t.oid = a.atttypid
   left join lateral (
       select true as is_known, (l.attmissingval::text::text[])[1] as value
         from pg_attribute l
        where l.attrelid in (select %(table_id)s::oid union all select relid from pg_partition_tree(%(table_id)s::oid))
          and l.attname = a.attname and l.atthasmissing and not l.attisdropped
        limit 1) m on true
- where a.attrelid = %(table_id)s::oid and a.attnum = any(%(numbers)s) and not a.attisdropped and (m.is_known or a.atthasdef);
+ where a.attrelid = %(table_id)s::oid and a.attnum = any(%(numbers)s) and not a.attisdropped
+   and (m.is_known or a.atthasdef or a.attidentity <> '' or t.typdefaultbin is not null);
 
 -- name: list_mirror_lags
 -- How far behind each mirrored table is, in bytes of WAL and in time, and what its slot keeps. Where nothing was written since, nothing is late.

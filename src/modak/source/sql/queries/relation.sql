@@ -341,22 +341,22 @@ select concat_ws('/', p.oid, p.xmin, r.oid, r.xmin) as mark, p.oid is not null a
   left join pg_publication_rel r on r.prpubid = p.oid and r.prrelid = t.oid;
 
 -- name: list_leaves
--- Where a table's rows stand: the file, the links that make a partition a part of the table, from its own up to the table's, and what
--- tells of columns that were rewritten. A node was born as a partition if a column of it is as old as the node: ATTACH touches all of them.
+-- Where a table's rows stand: the file, the links that make a partition a part of the table, from its own up to the table's, and, of the
+-- table itself, what is another one for each column that somebody altered. A node was born as a partition if a column of it is as old as the
+-- node: ATTACH touches all of them.
 with recursive tree(oid) as (
     select %(oid)s::oid
     union all
     select i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid and not i.inhdetachpending
       join pg_class p on p.oid = i.inhrelid and p.relispartition)
 select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as table_name,
-       pg_relation_filenode(c.oid)::bigint as filenode, coalesce(i.xmin::text, '') as attached, l.path, a.types, a.altered
+       pg_relation_filenode(c.oid)::bigint as filenode, coalesce(i.xmin::text, '') as attached, l.path,
+       case when c.oid = %(oid)s::oid then (
+           select jsonb_object_agg(a.attnum, concat_ws(' ', a.atttypid, a.atttypmod, a.xmin))
+             from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) end as columns
   from pg_class c
   join pg_namespace n on n.oid = c.relnamespace
   left join pg_inherits i on i.inhrelid = c.oid
- cross join lateral (
-    select md5(string_agg(concat_ws(' ', a.attnum, a.atttypid, a.atttypmod), ',' order by a.attnum)) as types,
-           md5(string_agg(concat_ws(' ', a.attnum, a.xmin), ',' order by a.attnum)) as altered
-      from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) a
  cross join lateral (
     with recursive up(oid, parent, attached, depth) as (
         select i.inhrelid, i.inhparent, i.xmin::text, 1 from pg_inherits i where i.inhrelid = c.oid and c.oid <> %(oid)s::oid
