@@ -154,6 +154,25 @@ def test_a_copy_starts_over_where_keys_were_not_named(mirrored: World, monkeypat
     same(app, connection, T)
 
 
+def test_a_copy_starts_over_where_a_partition_did_not_name_keys(mirrored: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, connection = mirrored
+    connection.execute("create table items (id bigint primary key, code int not null, note text) partition by range (id)")
+    connection.execute("create table p1 partition of items for values from (0) to (1000)")
+    connection.execute("alter table p1 alter note set storage external")
+    connection.execute("insert into items select i, i, repeat('n' || i, 700) from generate_series(1, 60) i")
+    connection.execute("create unique index by_code on p1 (code)")
+    monkeypatch.setattr("modak.jobs.initial_copy.WAVES_CHUNKS_PER_CORE", 1)
+    monkeypatch.setattr("modak.jobs.initial_copy.CHUNK_BYTES_MIN", 8192)
+    monkeypatch.setattr("modak.jobs.initial_copy.CHUNK_BYTES_MAX", 8192)
+    with armed("copy.after_publish"), pytest.raises(FailpointError):
+        start(app, connection, T)
+    connection.execute("alter table p1 replica identity using index by_code")
+    connection.execute("update items set id = id + 500 where id in (1, 60)")
+    connection.execute("alter table p1 replica identity default")
+    copy(app, T)
+    same(app, connection, T)
+
+
 @pytest.mark.parametrize("what", MEANWHILE)
 def test_a_copy_starts_over_where_the_stream_has_not_told(mirrored: World, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app, connection = mirrored

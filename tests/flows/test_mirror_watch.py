@@ -112,3 +112,23 @@ def test_a_publication_that_was_there_must_tell_everything(mirrored: World, opti
     connection.execute("create table items (id int primary key)")
     with pytest.raises(Refused, match="publication modak does not publish"):
         start(app, connection, T)
+
+
+def test_the_identity_of_a_partition_that_was_another_one_for_a_while(mirrored: World) -> None:
+    """Changed keys are named by what the partition had then: the old row would stay in the lake."""
+    app, connection = mirrored
+    connection.execute("create table items (id int primary key, code int not null) partition by range (id)")
+    connection.execute("create table p1 partition of items for values from (0) to (100)")
+    connection.execute("create unique index by_code on p1 (code)")
+    connection.execute("insert into items values (1, 1), (2, 2)")
+    start(app, connection, T)
+    connection.execute("alter table p1 replica identity using index by_code")
+    connection.execute("update items set id = 10 where id = 1")
+    connection.execute("alter table p1 replica identity default")
+    assert list(pump(app, connection).parked) == ["public.items"]
+    assert "the replica identity of public.p1 was (code)" in problem(connection, T)
+    copy(app, T, again=True)
+    connection.execute("update items set id = 1 where id = 10")
+    done = pump(app, connection)
+    assert (done.parked, done.failed) == ({}, {})
+    same(app, connection, T)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,12 @@ def save_published(connection: Connection, table_id: int, published: str) -> Non
 def forget_leaf(connection: Connection, table_id: int, partition_id: int) -> None:
     """Within the transaction that drops the partition."""
     connection.execute(SQL.query("forget_leaf"), {"table_id": table_id, "partition_id": partition_id})
+
+
+def shed_leaves(connection: Connection, table_id: int, ids: Iterable[int]) -> set[int]:
+    """Those of the partitions, by OID, that we dropped."""
+    rows = connection.execute(SQL.query("list_shed_leaves"), {"table_id": table_id, "ids": list(ids)}).fetchall()
+    return {int(row["partition_id"]) for row in rows}
 
 
 def is_news(connection: Connection, ids: Sequence[int], lsn: int) -> bool:

@@ -26,7 +26,7 @@ from modak.errors import ModakError
 from modak.failpoints import failpoint
 from modak.jobs import foreign, maintain, resume, shed
 from modak.jobs.context import JobContext
-from modak.jobs.mirroring import apply, columns, leaves, watch
+from modak.jobs.mirroring import apply, columns, doubts, heard, leaves, watch
 from modak.jobs.mirroring import guard as guarding
 from modak.jobs.mirroring.alone import MIRROR_LOCK, alone, collector_paused, freed_slot
 from modak.jobs.mirroring.follower import Follower, cannot_follow, catalog_shape, collect, describe
@@ -35,7 +35,6 @@ from modak.jobs.mirroring.heap_failures import HeapFailed, Opener, bounded_opene
 from modak.jobs.mirroring.leaving import JOB, Leaving
 from modak.jobs.mirroring.newcomers import Newcomers
 from modak.jobs.mirroring.outcome import Limits, MirrorOutcome
-from modak.jobs.mirroring.rewritten import Rewritten
 from modak.jobs.mirroring.tags import Tagging
 from modak.jobs.tasks import ENGINE_MEMORY
 from modak.lake.failures import lake_failures
@@ -125,6 +124,7 @@ class _Pump:
     told: Told = lambda *_: None
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # what a pass holds
     _begin: Begin | None = None
+    _others: list[RelationMessage] = field(default_factory=list)  # described since the last change: before one of a table, its partition
     _as_of: float | None = None
     _shapes: dict[int, Shape] = field(default_factory=dict)  # as the tables were before the place where the pass ends
     _collected: int = 0  # bytes of all tables
@@ -173,20 +173,10 @@ class _Pump:
         found = Follower(job.table, mirrors.get(job.connection, job.table_id), job.lake.storage)
         found.leaves, found.leaves_before = now, state.leaves
         if strange is not None:
-            found.suspect = strange.what
-            self._look(job, found, strange)
+            doubts.look(job, found, strange, self._open)
         # Nobody else moves it while this pass has the stream.
         found.line = tables.cutline(job.connection, job.table_id).tier_key_hi if job.table.has_seam else None
         return found
-
-    def _look(self, job: JobContext, follower: Follower, strange: leaves.Difference) -> None:
-        """What the catalog does not tell is seen to when the lake has everything up to here."""
-        if strange.newcomers:
-            follower.newcomers = Newcomers.look(job, strange.newcomers)
-            self._open.callback(follower.newcomers.session.close)
-        if strange.rewritten is not None:
-            follower.rewritten = Rewritten.look(job, strange.rewritten, strange.altered)
-            self._open.callback(follower.rewritten.close)
 
     def _run(self, upto: int | None) -> None:
         # Read before the first message: a commit that comes later is for the next pass.
@@ -235,6 +225,7 @@ class _Pump:
     def _take(self, message: Message, size: int) -> None:
         if isinstance(message, Insert | Update | Delete):
             self._change(message.oid, message, size)
+            self._others.clear()
         elif isinstance(message, Begin):
             self._begin = message
         elif isinstance(message, Commit):
@@ -245,7 +236,10 @@ class _Pump:
             if follower is not None:
                 # Looked at with the next change that the table does not have yet: older shapes are nobody's business any more.
                 follower.message = message
+            else:
+                self._others.append(message)
         elif isinstance(message, Truncate):
+            self._others.clear()
             for oid in message.oids:
                 self._change(oid, message, size)
 
@@ -254,6 +248,8 @@ class _Pump:
         if follower is None or self._begin is None or self._begin.final_lsn < follower.mirror.applied_lsn:
             return
         try:
+            for other in self._others:
+                heard.hear(follower, other)
             if follower.message is not None:
                 self._describe(follower, follower.message, self._begin.final_lsn)
             collapse = follower.collapse
@@ -323,7 +319,7 @@ class _Pump:
             with self._reported(follower.table):
                 follower.clear_suspicion()
                 self._tell_columns(follower, lsn)
-                self._check(follower, lsn)
+                self._settle(follower, lsn)
         self._flush(lsn, self._as_of)
         for follower in list(self.followers.values()):
             with self._reported(follower.table):
@@ -333,14 +329,10 @@ class _Pump:
         self.outcome.tagged |= Tagging(self.connection, self.opened).tag(followed, lsn)
         failpoint("mirror.before_confirm")
 
-    def _check(self, follower: Follower, lsn: int) -> None:
-        for check in (follower.newcomers, follower.rewritten):
-            if check is not None:
-                with self._job_after_part(follower) as job:
-                    stand(job, follower)
-                    check.check(job, follower, lsn, self.snapshots, self.cursor)
-                follower.was_checked = True
-        follower.newcomers = follower.rewritten = None
+    def _settle(self, follower: Follower, lsn: int) -> None:
+        if follower.is_held:
+            with self._job_after_part(follower) as job:
+                doubts.check(job, follower, lsn, self.snapshots, self.cursor)
 
     def _tell_columns(self, follower: Follower, lsn: int) -> None:
         shape = self._shapes.get(follower.table.table_id)
@@ -355,10 +347,11 @@ class _Pump:
                 leadership.check_epoch(self.connection, self.epoch)
                 leadership.check_lock(self.connection, MIRROR_LOCK, "the stream")
                 mirrors.follow(self.connection, follower.mirror, lsn, self._as_of)
-        if follower.saw_truncate or follower.was_checked:
+        if follower.saw_truncate or follower.was_checked or follower.came:
             known = mirrors.get(self.connection, table_id).leaves
             now = leaves.read(self.connection, table_id) if follower.saw_truncate else []
-            mirrors.save_leaves(self.connection, table_id, leaves.explained(follower.leaves, follower.leaves_before, known, now))
+            looked = leaves.explained(follower.leaves, follower.leaves_before, known, now)
+            mirrors.save_leaves(self.connection, table_id, [*looked, *follower.came])
         problems.clear(self.connection, table_id, JOB)
 
     @contextlib.contextmanager

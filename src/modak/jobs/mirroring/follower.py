@@ -61,6 +61,9 @@ class Follower:
     newcomers: Newcomers | None = None  # partitions that may have brought rows; nothing is published before that is known
     rewritten: Rewritten | None = None  # the table, if its rows may have got other values; the same
     was_checked: bool = False  # and it is known: the lake has all of them
+    heard: dict[int, str] = field(default_factory=dict)  # partitions that the stream spoke of in this pass
+    refiled: Sequence[Leaf] = ()  # new ones that do not have their first file any more
+    came: Leaves = field(default_factory=list)  # new ones since the look, that the stream spoke of
     suspect: str | None = None  # something that only a TRUNCATE in this pass explains; nothing is published before it came
     message: RelationMessage | None = None  # how the stream described the table, not looked at yet
     line: int | None = None  # T, of a table that shed partitions: what lies below is not the stream's to say
@@ -74,7 +77,18 @@ class Follower:
     @property
     def is_held(self) -> bool:
         """Whether something that the stream does not tell has to be explained first."""
-        return self.suspect is not None or self.newcomers is not None or self.rewritten is not None
+        doubts = (self.suspect, self.newcomers, self.rewritten)
+        return any(doubt is not None for doubt in doubts) or bool(self.refiled) or bool(self.strangers)
+
+    @property
+    def strangers(self) -> dict[int, str]:
+        """Partitions that the stream spoke of, and that the look did not find."""
+        known = {leaf["oid"] for leaf in self.leaves} if self.heard else ()
+        return {oid: name for oid, name in self.heard.items() if oid not in known}
+
+    @property
+    def has_truncated(self) -> bool:
+        return self.saw_truncate or bool(self.collapse and self.collapse.truncated)
 
     @property
     def bytes(self) -> int:
@@ -89,7 +103,7 @@ class Follower:
 
     def clear_suspicion(self) -> None:
         """When the pass has seen everything that was committed when it looked at the partitions."""
-        if self.suspect and not self.saw_truncate and not (self.collapse and self.collapse.truncated):
+        if self.suspect and not self.has_truncated:
             raise cannot_follow(self.table, self.suspect, code="partition")
         self.suspect = None
 

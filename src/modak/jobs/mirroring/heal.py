@@ -24,7 +24,7 @@ from modak.errors import LockNotAvailable
 from modak.failpoints import failpoint
 from modak.jobs import foreign, journal, resume
 from modak.jobs.context import JobContext
-from modak.jobs.mirroring import watch
+from modak.jobs.mirroring import leaves, watch
 from modak.jobs.mirroring.alone import alone
 from modak.jobs.mirroring.files import make
 from modak.jobs.mirroring.follower import Follower, catalog_shape, collect
@@ -68,6 +68,7 @@ def _touched(context: JobContext, start_lsn: int, end_lsn: int) -> set[Key] | No
     below: Below | None = None
     line = tables.cutline(context.connection, context.table_id).tier_key_hi
     commit_lsn = 0
+    partitions = {leaf["oid"] for leaf in leaves.read(context.connection, context.table_id)}
     with _stream(context, start_lsn) as stream:
         while True:
             found = stream.read(1.0)
@@ -85,6 +86,8 @@ def _touched(context: JobContext, start_lsn: int, end_lsn: int) -> set[Key] | No
                     return keys
             elif isinstance(message, Commit) and message.end_lsn >= end_lsn:
                 return keys
+            elif isinstance(message, RelationMessage) and message.oid in partitions and not watch.names_key(table, message):
+                return None
             elif isinstance(message, RelationMessage) and message.oid == table.table_id:
                 names = [column.name for column in message.columns]
                 if not watch.names_key(table, message) or not set(names).issuperset(table.primary_key_cols):

@@ -37,12 +37,14 @@ class Difference:
     """What happened to partitions, in words. ``is_told``: a TRUNCATE of the whole table, which the stream has, would explain it.
 
     ``newcomers`` hold rows, and were not partitions from the start: whether the stream has those rows is to be seen.
+    ``refiled`` are new as well, and were truncated or rewritten: a loss, if the stream had brought them rows before.
     ``rewritten``: the table itself, if it has another file, and columns (``altered``, by number) that may have other values in it.
     """
 
     what: str | None = None
     is_told: bool = False
     newcomers: tuple[Leaf, ...] = ()
+    refiled: tuple[Leaf, ...] = ()
     rewritten: Leaf | None = None
     altered: tuple[int, ...] = ()
 
@@ -61,10 +63,12 @@ def difference(connection: Connection, table: Registered, known: Sequence[Leaf],
             return Difference(f"partition {leaf_name(leaf)} was detached and attached again")
         if there[oid]["filenode"] != leaf["filenode"]:
             rewritten = f"partition {leaf_name(leaf)} was truncated or rewritten by itself"
-    newcomers = tuple(leaf for leaf in now if leaf["oid"] not in before and may_bring_rows(connection, known, leaf))
-    if rewritten is None and not newcomers:
+    new = [leaf for leaf in now if leaf["oid"] not in before or before[leaf["oid"]].get("came")]
+    newcomers = tuple(leaf for leaf in new if may_bring_rows(connection, known, leaf))
+    refiled = tuple(leaf for leaf in new if not _has_first_file(leaf))
+    if rewritten is None and not newcomers and not refiled:
         return None
-    return Difference(rewritten, is_told=True, newcomers=newcomers)
+    return Difference(rewritten, is_told=True, newcomers=newcomers, refiled=refiled)
 
 
 def is_same_place(before: Leaf, now: Leaf) -> bool:
@@ -86,11 +90,17 @@ def may_bring_rows(connection: Connection, known: Sequence[Leaf], leaf: Leaf) ->
     """
     links = {link for other in known for link in _links(other)}
     own, upper = leaf["path"][:1], leaf["path"][1:]
-    is_born = any(link["born"] for link in own)
+    # Rows of an unlogged table are not in the stream, and SET LOGGED gives it another file.
+    is_born = any(link["born"] for link in own) and _has_first_file(leaf)
     if is_born and all(link["born"] or (link["oid"], link["parent"], link["attached"]) in links for link in upper):
         return False
     row = connection.execute(sql.SQL("select exists (select from only {}) as found").format(identifier(leaf_name(leaf)))).fetchone()
     return bool(row and row["found"])
+
+
+def _has_first_file(leaf: Leaf) -> bool:
+    """Whether it was neither truncated nor rewritten since it was created: a file's first number is the table's own."""
+    return bool(leaf["filenode"] == leaf["oid"])
 
 
 def explained(looked: Leaves, before: Sequence[Leaf], known: Sequence[Leaf], now: Leaves) -> Leaves:

@@ -62,8 +62,9 @@ def names_key(table: Registered, message: RelationMessage) -> bool:
     return named.issuperset(table.primary_key_cols)
 
 
-def check_identity(table: Registered, message: RelationMessage) -> None:
+def check_identity(table: Registered, message: RelationMessage, partition: str = "") -> None:
     if not names_key(table, message):
         named = ", ".join(column.name for column in message.columns if column.is_key)
-        what = f"the replica identity was ({named}), which does not name the key ({', '.join(table.primary_key_cols)})"
+        whose = f" of {partition}" if partition else ""
+        what = f"the replica identity{whose} was ({named}), which does not name the key ({', '.join(table.primary_key_cols)})"
         raise cannot_follow(table, what, code="identity")

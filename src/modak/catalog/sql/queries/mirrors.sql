@@ -50,6 +50,10 @@ update modak.mirrors m
                   where (l.leaf->>'oid')::bigint <> %(partition_id)s)
  where m.table_id = %(table_id)s;
 
+-- name: list_shed_leaves
+-- Partitions that we dropped ourselves, which the stream may still speak of: what was written to them last is in corrections.
+select partition_id from modak.partitions where table_id = %(table_id)s and partition_id = any(%(ids)s) and state = 'dropped';
+
 -- name: park_mirror
 update modak.mirrors set parked_at = coalesce(parked_at, now()) where table_id = %(table_id)s;
 
