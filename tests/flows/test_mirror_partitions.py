@@ -8,6 +8,7 @@ from tests.mirroring import copy, lake_rows, problem, pump, same, start, state
 from modak.app import App
 from modak.connection import Connection, connect
 from modak.core.table import Name
+from modak.errors import Refused
 from modak.source import replication
 
 pytestmark = pytest.mark.inline
@@ -127,3 +128,55 @@ def test_other_tables_in_the_publication_are_no_partitions(items: World) -> None
     connection.execute("alter publication modak add table other")
     run(app, connection, "insert into other values (1)", "truncate items, other", "insert into items values (7, 'n')")
     run(app, connection, "truncate other, items", "insert into other values (1)", "insert into items values (8, 'n')")
+
+
+SILENT = {
+    "unlogged": (["create unlogged table p1 partition of items for values from (100) to (200)"], "public.p1 is UNLOGGED", "set logged"),
+    "unlogged below": (
+        [
+            "create table sub partition of items for values from (100) to (200) partition by range (id)",
+            "create unlogged table p1 partition of sub for values from (100) to (200)",
+        ],
+        "public.p1 is UNLOGGED",
+        "set logged",
+    ),
+    "foreign": (
+        [
+            "alter table items drop constraint items_pkey",  # a table with a unique index takes none
+            "create extension if not exists postgres_fdw",
+            "create server elsewhere foreign data wrapper postgres_fdw",
+            "create foreign table p1 partition of items for values from (100) to (200) server elsewhere",
+        ],
+        "public.p1 is a foreign table",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_partition_whose_rows_are_not_in_the_stream(items: World, name: str) -> None:
+    app, connection = items
+    statements, expected, way_out = SILENT[name]
+    for statement in statements:
+        connection.execute(statement)
+    if way_out is not None:
+        connection.execute("insert into items values (105, 'silent')")
+    assert list(pump(app, connection).parked) == ["public.items"]
+    assert expected in problem(connection, T)
+    with pytest.raises(Refused, match="not in the stream"):
+        copy(app, T, again=True)
+    if way_out is not None:
+        connection.execute(f"alter table p1 {way_out}")
+        copy(app, T, again=True)
+        same(app, connection, T)
+        run(app, connection, "update items set note = 'told' where id = 105")
+
+
+def test_a_partition_that_was_unlogged_for_a_while(items: World) -> None:
+    app, connection = items
+    for statement in [*SILENT["unlogged"][0], "insert into items values (105, 'silent')", "alter table p1 set logged"]:
+        connection.execute(statement)
+    connection.execute("insert into items values (106, 'told')")
+    assert list(pump(app, connection).parked) == ["public.items"]
+    copy(app, T, again=True)
+    same(app, connection, T)

@@ -26,6 +26,7 @@ class Published:
     has_columns: bool
     has_key: bool
     other_identity: str | None
+    silent_partition: str | None
 
     @property
     def leaves_out(self) -> bool:
@@ -48,6 +49,9 @@ class Published:
             found.append(Problem("identity", f"no index proves any more that ({', '.join(key)}) identifies a row"))
         if self.other_identity is not None:
             found.append(Problem("identity", f"the replica identity of {self.other_identity} does not name ({', '.join(key)})"))
+        if self.silent_partition is not None:
+            hint = "detach it, or for an unlogged one: alter table … set logged"
+            found.append(Problem("partition", f"partition {self.silent_partition}: what is written to it is not in the stream", hint))
         return found
 
     def option_problems(self) -> list[Problem]:

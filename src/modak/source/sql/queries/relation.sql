@@ -330,13 +330,24 @@ select concat_ws('/', p.oid, p.xmin, r.oid, r.xmin) as mark, p.oid is not null a
            select from indexes x where x.indrelid = t.oid and x.is_whole and x.columns @> %(key)s::text[] and x.columns <@ %(key)s::text[])
            as has_key,
        (select x.indrelid::regclass::text from indexes x where x.identifies and not n.is_renamed and not x.columns @> %(key)s::text[] limit 1)
-           as other_identity
+           as other_identity,
+       s.silent_partition
   from (select %(oid)s::oid as oid) t
  cross join lateral (
     -- A key column that is not there under its name is for the stream to tell.
     select exists (select from unnest(%(key)s::text[]) k(name)
                     where not exists (select from pg_attribute a where a.attrelid = t.oid and a.attname = k.name and not a.attisdropped))
                as is_renamed) n
+ cross join lateral (
+    -- What is written to it is not in the WAL, or in another server's. Registration refuses such a partition; it came later.
+    with recursive below(oid) as (
+        select i.inhrelid from pg_inherits i where i.inhparent = t.oid
+        union all
+        select i.inhrelid from below join pg_inherits i on i.inhparent = below.oid)
+    select min(format('%%s is %%s', c.oid::regclass, case when c.relkind = 'f' then 'a foreign table' else 'UNLOGGED' end))
+               as silent_partition
+      from below join pg_class c on c.oid = below.oid
+     where c.relispartition and (c.relkind not in ('r', 'p') or c.relkind = 'r' and c.relpersistence <> 'p')) s
   left join pg_publication p on p.pubname = %(name)s
   left join pg_publication_rel r on r.prpubid = p.oid and r.prrelid = t.oid;
 
