@@ -12,7 +12,7 @@ import gc
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,10 +30,8 @@ from modak.jobs.mirroring import apply, columns, doubts, heard, leaves, watch
 from modak.jobs.mirroring import guard as guarding
 from modak.jobs.mirroring.alone import MIRROR_LOCK, alone, collector_paused, freed_slot
 from modak.jobs.mirroring.follower import Follower, cannot_follow, catalog_shape, collect, describe
-from modak.jobs.mirroring.head import stand
 from modak.jobs.mirroring.heap_failures import HeapFailed, Opener, bounded_opener, heap_failures, hurried
 from modak.jobs.mirroring.leaving import JOB, Leaving
-from modak.jobs.mirroring.newcomers import Newcomers
 from modak.jobs.mirroring.outcome import Limits, MirrorOutcome
 from modak.jobs.mirroring.tags import Tagging
 from modak.jobs.tasks import ENGINE_MEMORY
