@@ -151,6 +151,27 @@ def test_a_peer_that_comes_later(catalog: bool, pair: tuple[Place, Place]) -> No
     take_turns(*pair)
 
 
+def test_a_mesh_of_before_tables_were_told_of(joined: tuple[Place, Place]) -> None:
+    """Migrated on both nodes, the subscriptions learn of the third table by themselves."""
+    for place in joined:
+        place.run("alter publication modak_mesh drop table modak.shared_tables")
+    for place in joined:
+        [[name]] = place.rows(
+            "select subname from pg_subscription s join pg_database d on d.oid = subdbid where datname = current_database()"
+        )
+        place.run(f"alter subscription {name} refresh publication with (copy_data = false)")
+        assert place.rows("select count(*) from pg_subscription_rel") == [(2,)]
+    take_turns(*joined)
+    for place in joined:
+        place.rows("select modak.publish_claims(%s)", place.name)
+    bakeries = [Bakery(place.dsn) for place in joined]
+    for place in joined:
+        eventually(lambda place=place: place.rows("select count(*) from pg_subscription_rel") == [(3,)])
+    for bakery in bakeries:
+        bakery.close()
+    take_turns(*joined)
+
+
 @pytest.mark.soak
 def test_joining_again_completes_it_too(pair: tuple[Place, Place]) -> None:
     east, west = pair

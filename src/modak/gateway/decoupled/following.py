@@ -68,7 +68,9 @@ def _check_shared(world: World, share: Share) -> None:
     table = lake.find_table(share["ref"])
     if table is not None and table.properties.get(MODE_STAMP) == "decoupled":
         return
-    own = "has a catalog of its own, in its own database" if not lake.storage.is_rest else f"uses the catalog {lake.storage.catalog}"
+    own = (
+        "has another REST catalog, or another warehouse of it" if lake.storage.is_rest else "has a catalog of its own, in its own database"
+    )
     raise NotShared(
         f"node {share['node']} has made lake table {share['ref']}, and the catalog of this node does not have it: this node {own}",
         hint="all nodes of a mesh must share one Iceberg catalog (MODAK_CATALOG): see docs/guides/mesh.md",
