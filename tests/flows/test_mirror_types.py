@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.mirroring import lake_rows, problem, pump, start, state
+from tests.mirroring import copy, lake_rows, problem, pump, start, state
 from tests.support import has_xml
 
 from modak.app import App
@@ -127,3 +127,28 @@ def test_a_value_that_the_lake_cannot_hold_parks_the_table(mirrored: World, colu
     assert list(pump(app, connection).parked) == ["public.things"]
     assert column in problem(connection, T)
     assert state(connection, T).is_parked
+
+
+def test_a_renamed_label_is_noticed_and_an_added_one_is_not(mirrored: World) -> None:
+    """Every row of the heap has the new label, and the stream does not say a word."""
+    app, connection = mirrored
+    connection.execute("create type mood as enum ('sad', 'happy')")
+    connection.execute("create domain feeling as mood")
+    connection.execute("create table things (id int primary key, now mood, earlier mood[], deep feeling)")
+    connection.execute("insert into things values (1, 'sad', '{happy,sad}', 'happy')")
+    start(app, connection, T)
+    connection.execute("alter type mood add value 'calm' before 'happy'")
+    connection.execute("insert into things values (2, 'calm')")
+    assert not pump(app, connection).parked
+    connection.execute("alter table things add column note text")
+    connection.execute("insert into things values (3, 'sad')")
+    assert not pump(app, connection).parked
+    for old, new in (("calm", "quiet"), ("happy", "glad")):
+        connection.execute(f"alter type mood rename value '{old}' to '{new}'")
+        connection.execute("insert into things (id) select max(id) + 1 from things")
+        assert list(pump(app, connection).parked) == ["public.things"]
+        assert f"label '{old}' of an enum was renamed to '{new}'" in problem(connection, T)
+        copy(app, T, again=True)
+        assert not pump(app, connection).parked
+    heap = connection.execute("select id, now::text, earlier::text, deep::text, note from things order by id").fetchall()
+    assert sorted(lake_rows(app, connection, T), key=lambda row: int(row["id"])) == heap

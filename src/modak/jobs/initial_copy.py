@@ -30,6 +30,7 @@ from modak.jobs.mirroring import watch
 from modak.jobs.mirroring.clearing import Cleared, clear, copied_leaves
 from modak.jobs.mirroring.follower import first_shape
 from modak.jobs.mirroring.heal import heal
+from modak.jobs.mirroring.labels import LABELS
 from modak.jobs.publishing.mirror import publish_copy
 from modak.lake import commits
 from modak.registration import mirroring, names_now
@@ -142,7 +143,7 @@ def _under_snapshot(context: JobContext, session: Connection, look: _Look, chunk
     columns = evolve.follow(context, context.relation(), replace=again)
     files = leaf_files.read(connection, table_id)
     shapes = first_shape(connection, table_id, replication.inserted_lsn(connection))
-    shape = str(shapes[0]["columns"])
+    shape = _shape_text(shapes)
 
     def begin() -> None:
         plan = _plan(context, files, shape, chunk_bytes)
@@ -225,8 +226,13 @@ def _same_files(ranges: Sequence[Any], files: leaf_files.Leaves, shape: str) -> 
 
 def _is_rewritten(context: JobContext) -> bool:
     copy = mirrors.find_copy(context.connection, context.table_id)
-    shape = str(first_shape(context.connection, context.table_id, 0)[0]["columns"])
+    shape = _shape_text(first_shape(context.connection, context.table_id, 0))
     return copy is not None and not _same_files(copy.ranges, leaf_files.read(context.connection, context.table_id), shape)
+
+
+def _shape_text(shapes: list[dict[str, object]]) -> str:
+    """A label that is renamed meanwhile is an old one in some chunks and a new one in others."""
+    return f"{shapes[0]['columns']} {shapes[0][LABELS]}" if shapes[0][LABELS] else str(shapes[0]["columns"])
 
 
 def _digest(text: str) -> str:

@@ -162,6 +162,7 @@ class _Pump:
         foreign.settle(job, "refuse", by_pump=True)
         state = mirrors.get(job.connection, job.table_id)
         watch.check(job.connection, job.table, state)
+        state = watch.check_labels(job.connection, job.table, state)
         now = leaves.read(job.connection, job.table_id)
         strange = leaves.difference(job.connection, job.table, state.leaves, now)
         if strange is not None and strange.what is not None and not strange.is_told:

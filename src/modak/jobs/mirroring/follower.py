@@ -18,8 +18,10 @@ from modak.core.table import Column
 from modak.errors import Problem, Refused
 from modak.jobs import evolve
 from modak.jobs.context import JobContext
+from modak.jobs.mirroring import labels
 from modak.jobs.mirroring.filling import fill
 from modak.jobs.mirroring.head import check_place, stand
+from modak.jobs.mirroring.labels import LABELS
 from modak.jobs.mirroring.leaves import Leaf, Leaves
 from modak.lake.storage import Storage
 from modak.registration import rebuild
@@ -257,5 +259,6 @@ def lake_names(follower: Follower, context: JobContext) -> dict[str, int]:
 
 
 def first_shape(connection: Connection, table_id: int, lsn: int) -> list[dict[str, object]]:
-    """The shape that a copy had: what the stream says next is compared with it."""
-    return [{"lsn": lsn, "columns": [column.as_json() for column in catalog_shape(connection, table_id)]}]
+    """The shape that a copy had, and what enums were called: what comes next is compared with it."""
+    columns = [column.as_json() for column in catalog_shape(connection, table_id)]
+    return [{"lsn": lsn, "columns": columns, LABELS: labels.read(connection, table_id)}]

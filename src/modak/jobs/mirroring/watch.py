@@ -11,6 +11,7 @@ from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core.registration import generated_problems
 from modak.errors import LockNotAvailable, Problem, Refused
+from modak.jobs.mirroring import labels
 from modak.jobs.mirroring.follower import cannot_follow
 from modak.source import published as publications
 from modak.source import replication
@@ -51,6 +52,16 @@ def check(connection: Connection, table: Registered, state: Mirror) -> None:
     elif state.published != found.mark:
         what = f"publication {found.publication}, or the table's entry in it, was altered, and changes may be missing in the stream"
         raise cannot_follow(table, [Problem("publication", what)])
+
+
+def check_labels(connection: Connection, table: Registered, state: Mirror) -> Mirror:
+    """The mirror as it is, with labels of enums that came since."""
+    now = labels.read(connection, table.table_id)
+    changed = labels.renamed(state.shapes, now)
+    if changed is not None:
+        what = f"label {changed[0]!r} of an enum was renamed to {changed[1]!r}, in every row and without a word in the stream"
+        raise cannot_follow(table, what, code="label")
+    return labels.remember(connection, table, state, now)
 
 
 def names_key(table: Registered, message: RelationMessage) -> bool:

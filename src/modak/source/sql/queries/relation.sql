@@ -62,6 +62,15 @@ select a.attnum::integer as number, a.attname::text as name, a.atttypid::bigint 
 select a.attname::text as name from pg_attribute a
  where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped and a.attgenerated <> '' order by a.attnum;
 
+-- name: list_enum_labels
+with recursive used(oid) as (
+    select a.atttypid from pg_attribute a where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped
+    union
+    select x.oid from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid = t.oid or r.rngmultitypid = t.oid
+     cross join lateral (values (t.typbasetype), (t.typelem), (r.rngsubtype)) as x(oid)
+     where x.oid <> 0)
+select e.oid::bigint as oid, e.enumlabel::text as label from used join pg_enum e on e.enumtypid = used.oid order by e.oid;
+
 -- name: read_type
 select t.typname::text as name,
        n.nspname::text as namespace,
