@@ -168,8 +168,6 @@ def test_what_cannot_be_followed_stops_that_table_only(mirrored: World, name: st
 
 
 PARTITIONS = {
-    "dropped": "drop table p1",
-    "detached": "alter table items detach partition p1",
     "truncated": "truncate p1",
     "attached with rows": "alter table items attach partition p3 for values from (200) to (300)",
 }

@@ -244,6 +244,8 @@ class _Pump:
 
     def _change(self, oid: int, message: Insert | Update | Delete | Truncate, size: int) -> None:
         follower = self.followers.get(oid)
+        if follower is not None and self._others:
+            follower.spoken.update(other.oid for other in self._others)
         if follower is None or self._begin is None or self._begin.final_lsn < follower.mirror.applied_lsn:
             return
         try:

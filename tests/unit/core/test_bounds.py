@@ -68,3 +68,52 @@ def test_list_over_range_has_one_parent_per_list_partition() -> None:
 
 def test_a_table_without_partitions_starts_at_zero() -> None:
     assert bounds.lowest(relation("r"), DATE) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "key_type", "expected"),
+    [
+        ("FOR VALUES FROM (0) TO (100)", INT, (0, 100)),
+        ("FOR VALUES FROM (MINVALUE) TO (MAXVALUE)", BIG, (None, None)),
+        # Its last key is not in it.
+        ("FOR VALUES FROM ('-9223372036854775808') TO ('9223372036854775807')", BIG, (KEY_MIN, KEY_MAX)),
+        ("FOR VALUES FROM ('-infinity') TO ('infinity')", DATE, (None, None)),
+        ("FOR VALUES FROM ('1970-01-01 00:00:00.000001+00') TO (MAXVALUE)", STAMP, (1, None)),
+    ],
+)
+def test_open_ends(text: str, key_type: TierKeyType, expected: bounds.Ends) -> None:
+    assert bounds.ends(text, key_type) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ((0, 10), (10, 20), False),
+        ((0, 10), (9, 20), True),
+        ((0, 10), (None, 1), True),
+        ((0, 10), (None, 0), False),
+        ((0, None), (None, 0), False),
+        ((0, None), (5, 6), True),
+        ((None, None), (5, 6), True),
+    ],
+)
+def test_ranges_that_overlap(one: bounds.Ends, other: bounds.Ends, expected: bool) -> None:
+    assert bounds.overlap(one, other) is expected
+    assert bounds.overlap(other, one) is expected
+
+
+@pytest.mark.parametrize(
+    ("values", "ends", "is_within", "touches"),
+    [
+        ((0, 9), (0, 10), True, True),
+        ((0, 10), (0, 10), False, True),
+        ((10, 12), (0, 10), False, False),
+        ((-5, -1), (0, 10), False, False),
+        ((-5, 0), (0, 10), False, True),
+        ((-5, KEY_MAX), (None, None), True, True),
+        ((KEY_MAX, KEY_MAX), (0, None), True, True),
+    ],
+)
+def test_values_of_a_file_and_a_range(values: tuple[int, int], ends: bounds.Ends, is_within: bool, touches: bool) -> None:
+    assert bounds.within(values, ends) is is_within
+    assert bounds.touches(values, ends) is touches

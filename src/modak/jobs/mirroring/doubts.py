@@ -9,6 +9,7 @@ import contextlib
 
 from modak.jobs.context import JobContext
 from modak.jobs.mirroring import heard
+from modak.jobs.mirroring.departed import Departed
 from modak.jobs.mirroring.follower import Follower
 from modak.jobs.mirroring.head import stand
 from modak.jobs.mirroring.leaves import Difference
@@ -24,6 +25,8 @@ def look(context: JobContext, follower: Follower, strange: Difference, opened: c
     if strange.newcomers:
         follower.newcomers = Newcomers.look(context, strange.newcomers)
         opened.callback(follower.newcomers.session.close)
+    if strange.departed:
+        follower.departed = Departed.look(context, strange.departed, follower.leaves)
     if strange.rewritten is not None:
         follower.rewritten = Rewritten.look(context, strange.rewritten, strange.altered)
         opened.callback(follower.rewritten.close)
@@ -36,5 +39,7 @@ def check(context: JobContext, follower: Follower, lsn: int, snapshots: Snapshot
     for one in (follower.newcomers, follower.rewritten):
         if one is not None:
             one.check(context, follower, lsn, snapshots, cursor)
-    follower.newcomers = follower.rewritten = None
+    if follower.departed is not None:
+        follower.departed.follow(context, follower, lsn, snapshots, cursor)
+    follower.newcomers = follower.rewritten = follower.departed = None
     follower.was_checked = True

@@ -29,6 +29,7 @@ from modak.source.pgoutput import Delete, Insert, RelationMessage, Truncate, Upd
 from modak.source.relation import SQL, TypeGone, resolve_type
 
 if TYPE_CHECKING:
+    from modak.jobs.mirroring.departed import Departed
     from modak.jobs.mirroring.newcomers import Newcomers
     from modak.jobs.mirroring.rewritten import Rewritten
 
@@ -66,6 +67,8 @@ class Follower:
     heard: dict[int, str] = field(default_factory=dict)  # partitions that the stream spoke of in this pass
     refiled: Sequence[Leaf] = ()  # new ones that do not have their first file any more
     came: Leaves = field(default_factory=list)  # new ones since the look, that the stream spoke of
+    spoken: set[int] = field(default_factory=set)  # the same, in transactions that the table has already as well
+    departed: Departed | None = None  # partitions that left; their rows go when the stream has told everything about them
     suspect: str | None = None  # something that only a TRUNCATE in this pass explains; nothing is published before it came
     message: RelationMessage | None = None  # how the stream described the table, not looked at yet
     line: int | None = None  # T, of a table that shed partitions: what lies below is not the stream's to say
@@ -79,13 +82,13 @@ class Follower:
     @property
     def is_held(self) -> bool:
         """Whether something that the stream does not tell has to be explained first."""
-        doubts = (self.suspect, self.newcomers, self.rewritten)
+        doubts = (self.suspect, self.newcomers, self.rewritten, self.departed)
         return any(doubt is not None for doubt in doubts) or bool(self.refiled) or bool(self.strangers)
 
     @property
     def strangers(self) -> dict[int, str]:
-        """Partitions that the stream spoke of, and that the look did not find."""
-        known = {leaf["oid"] for leaf in self.leaves} if self.heard else ()
+        """Partitions that the stream spoke of, and that no look ever found."""
+        known = {leaf["oid"] for leaf in (*self.leaves, *self.leaves_before)} if self.heard else ()
         return {oid: name for oid, name in self.heard.items() if oid not in known}
 
     @property

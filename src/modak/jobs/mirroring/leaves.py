@@ -13,7 +13,9 @@ from psycopg import sql
 
 from modak.catalog.tables import Registered
 from modak.connection import Connection
+from modak.core.bounds import DEFAULT
 from modak.core.table import Name
+from modak.errors import LockNotAvailable
 from modak.source.relation import SQL
 from modak.source.spill import identifier
 
@@ -38,6 +40,7 @@ class Difference:
 
     ``newcomers`` hold rows, and were not partitions from the start: whether the stream has those rows is to be seen.
     ``refiled`` are new as well, and were truncated or rewritten: a loss, if the stream had brought them rows before.
+    ``departed`` are gone, and the range of rows that they took along is known.
     ``rewritten``: the table itself, if it has another file, and columns (``altered``, by number) that may have other values in it.
     """
 
@@ -45,6 +48,7 @@ class Difference:
     is_told: bool = False
     newcomers: tuple[Leaf, ...] = ()
     refiled: tuple[Leaf, ...] = ()
+    departed: tuple[Leaf, ...] = ()
     rewritten: Leaf | None = None
     altered: tuple[int, ...] = ()
 
@@ -56,9 +60,13 @@ def difference(connection: Connection, table: Registered, known: Sequence[Leaf],
     if list(there) == [table.table_id]:
         return _converted(connection, before.get(table.table_id), there[table.table_id])
     rewritten: str | None = None
+    gone = [leaf for oid, leaf in before.items() if oid not in there]
+    lost = _lost(connection, table, gone)
+    if lost is not None:
+        return Difference(lost)
     for oid, leaf in before.items():
         if oid not in there:
-            return Difference(f"partition {leaf_name(leaf)} was detached or dropped")
+            continue
         if not is_same_place(leaf, there[oid]):
             return Difference(f"partition {leaf_name(leaf)} was detached and attached again")
         if there[oid]["filenode"] != leaf["filenode"]:
@@ -66,9 +74,26 @@ def difference(connection: Connection, table: Registered, known: Sequence[Leaf],
     new = [leaf for leaf in now if leaf["oid"] not in before or before[leaf["oid"]].get("came")]
     newcomers = tuple(leaf for leaf in new if may_bring_rows(connection, known, leaf))
     refiled = tuple(leaf for leaf in new if not _has_first_file(leaf))
-    if rewritten is None and not newcomers and not refiled:
+    if rewritten is None and not newcomers and not refiled and not gone:
         return None
-    return Difference(rewritten, is_told=True, newcomers=newcomers, refiled=refiled)
+    return Difference(rewritten, is_told=True, newcomers=newcomers, refiled=refiled, departed=tuple(gone))
+
+
+def _lost(connection: Connection, table: Registered, gone: Sequence[Leaf]) -> str | None:
+    """A partition that is gone, and nobody can tell which rows went with it; None if there is no such one."""
+    for leaf in gone:
+        known = leaf.get("range")
+        if known is None or known["bound"] == DEFAULT or table.has_seam:
+            return f"partition {leaf_name(leaf)} was detached or dropped"
+        link = connection.execute(SQL.query("find_link"), {"oid": known["top"], "parent": table.table_id}).fetchone()
+        if link is not None and link["is_pending"]:
+            raise LockNotAvailable(
+                f"partition {leaf_name(leaf)} of {table.name} is being detached",
+                hint="DETACH … CONCURRENTLY has to end, or FINALIZE to end it",
+            )
+        if link is not None:
+            return f"partition {leaf_name(leaf)} was detached or dropped below the partition that it was a part of"
+    return None
 
 
 def is_same_place(before: Leaf, now: Leaf) -> bool:

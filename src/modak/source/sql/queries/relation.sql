@@ -362,7 +362,8 @@ select concat_ws('/', p.oid, p.xmin, r.oid, r.xmin) as mark, p.oid is not null a
 
 -- name: list_leaves
 -- Where a table's rows stand: the file, the links that make a partition a part of the table, from its own up to the table's, and, of the
--- table itself, what is another one for each column that somebody altered. A node was born as a partition if a column of it is as old as the
+-- table itself, what is another one for each column that somebody altered. Where the table is partitioned by ranges of one column, also that of the
+-- partition next to it, of which this one is a part. A node was born as a partition if a column of it is as old as the
 -- node: ATTACH touches all of them.
 with recursive tree(oid) as (
     select %(oid)s::oid
@@ -373,7 +374,10 @@ select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as 
        pg_relation_filenode(c.oid)::bigint as filenode, coalesce(i.xmin::text, '') as attached, l.path,
        case when c.oid = %(oid)s::oid then (
            select jsonb_object_agg(a.attnum, concat_ws(' ', a.atttypid, a.atttypmod, a.xmin))
-             from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) end as columns
+             from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) end as columns,
+       (select jsonb_build_object('top', k.oid::bigint, 'column', p.partattrs[0]::int, 'bound', pg_get_expr(k.relpartbound, 0))
+          from pg_partitioned_table p join pg_class k on k.oid = (l.path->-1->>'oid')::oid
+         where p.partrelid = %(oid)s::oid and p.partstrat = 'r' and p.partnatts = 1 and p.partattrs[0] > 0) as range
   from pg_class c
   join pg_namespace n on n.oid = c.relnamespace
   left join pg_inherits i on i.inhrelid = c.oid
@@ -390,6 +394,10 @@ select c.oid::bigint as oid, n.nspname::text as schema_name, c.relname::text as 
       from up) l
  where c.oid in (select oid from tree) and c.relkind = 'r'
  order by c.oid;
+
+-- name: find_link
+-- Whether a partition still hangs on the table, or has yet to let go of it (DETACH … CONCURRENTLY).
+select i.inhdetachpending as is_pending from pg_inherits i where i.inhrelid = %(oid)s::oid and i.inhparent = %(parent)s::oid;
 
 -- name: log_running_transactions
 -- Where the server can be asked, and this role may.
