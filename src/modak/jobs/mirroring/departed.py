@@ -148,7 +148,9 @@ def _files(head: Snapshot, field: Field, ranges: Sequence[bounds.Ends]) -> tuple
     whole, across = set[str](), []
     for file, values in zip(head.files, head.ranges(field), strict=True):
         held = None if values.low is None or values.high is None else (int(values.low), int(values.high))
-        if held is not None and any(bounds.within(held, one) for one in ranges):
+        # Rows without a value are in no range, and bounds say nothing of them.
+        has_nulls = values.nulls != 0 and not field.required
+        if held is not None and not has_nulls and any(bounds.within(held, one) for one in ranges):
             whole.add(file.location)
         elif held is None or any(bounds.touches(held, one) for one in ranges):
             across.append(file)
