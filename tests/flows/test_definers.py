@@ -229,6 +229,19 @@ def test_shadows_never_run_as_somebody_else(world: World, evil: psycopg.Connecti
     assert ran_as <= {psycopg.conninfo.conninfo_to_dict(world.tom)["user"]}
 
 
+def test_a_made_up_cursor_runs_as_who_made_it(world: World, evil: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """A statement asks cursors of its own at its end for rows it missed; a caller may open others under their names."""
+    with world.app.connection() as connection:
+        table_id = value(connection, "select table_id from modak.tables where table_name = 'events'")
+    with evil.transaction():
+        for which, answer, end in (("look", "1::pg_catalog.int8", ""), ("lock", "null::pg_catalog.tid", "limit 0")):
+            evil.execute(f"declare \"modak.missed_{table_id}_1_{which}\" cursor for select {answer} from evil.seen('cursor') s {end}")  # type: ignore[arg-type]
+        evil.execute(f"set local modak.watched_{table_id} = 'modak.missed_{table_id}_1 '; set local modak.asked_{table_id} = '{{x}}'")  # type: ignore[arg-type]
+        evil.execute("update public.events set val = 'changed' where event_time operator(pg_catalog.>) 120")
+    ran = evil.execute("select distinct w.name from evil.who w where w.what::pg_catalog.text operator(pg_catalog.~~) 'cursor'").fetchall()
+    assert ran == [(psycopg.conninfo.conninfo_to_dict(world.tom)["user"],)]
+
+
 def test_a_role_that_was_set_is_the_one_that_asks(world: World) -> None:
     with psycopg.connect(world.app.dsn, autocommit=True) as session:
         asked = "select * from modak.query('select count(*) from public.strict') as t(n bigint)"

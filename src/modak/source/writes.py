@@ -24,16 +24,17 @@ from modak.source.spill import identifier
 from modak.source.view import corrected_columns
 
 TRIGGER = "modak_write"
-AFTERWARDS = "modak_missed"  # by its name before the note is taken back
+AFTERWARDS = "modak_missed"  # by its name before the next one, and that before the note is taken back
+ASK = "modak_missed_ask"
 _TEMPLATES = (
-    "write", "unseat", "missed", "same", "taken", "older", "check_keys", "insert_rule", "planned_once", "two_tier_view", "spill_guard",
-    "spill_mirror", "capture", "unregister_first",
+    "write", "unseat", "missed", "same", "watch", "taken", "older", "check_keys", "insert_rule", "planned_once", "two_tier_view",
+    "spill_guard", "spill_mirror", "capture", "unregister_first",
 )  # fmt: skip
 NOTES = {"modak_note_before": "before", "modak_note_after": "after"}
 
 
 def function_names(table_id: int) -> tuple[str, ...]:
-    own = (f"write_{table_id}", f"unseat_{table_id}", f"missed_{table_id}", f"same_{table_id}")
+    own = (f"write_{table_id}", f"unseat_{table_id}", f"missed_{table_id}", f"same_{table_id}", f"watch_{table_id}")
     return (*own, *keys.function_names(table_id), f"unregister_first_{table_id}")
 
 
@@ -49,6 +50,15 @@ def define(
             heap=identifier(heap),
             image_one=raw(row_image(shape.columns, "one")),
             image_other=raw(row_image(shape.columns, "other")),
+        )
+    )
+    connection.execute(
+        SQL.template(
+            "watch",
+            function=sql.Identifier(function_names(shape.table_id)[4]),
+            heap=identifier(heap),
+            table_id=sql.Literal(shape.table_id),
+            **_asked(shape),
         )
     )
     _define_unseat(connection, relation, shape, keys.parts(relation, shape, heap, text_columns, build), text_columns)
@@ -89,7 +99,7 @@ def let_go(connection: Connection, table_id: int) -> None:
 def edition() -> str:
     """What this release makes around a table, in one word. The triggers' own form counts as the number in front."""
     texts = [SQL.text("templates", f"{name}.sql") for name in _TEMPLATES]
-    return f"modak 4 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
+    return f"modak 5 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
 
 
 def is_current(connection: Connection, table_id: int) -> bool:
@@ -104,7 +114,7 @@ def _define_unseat(
     connection: Connection, relation: Relation, shape: Shape, shared: Mapping[str, sql.Composable], text_columns: Sequence[str]
 ) -> None:
     key_columns = [column for column in shape.columns if column.name in shape.primary_key]
-    _, unseat, _, same, *_ = function_names(shape.table_id)
+    _, unseat, _, same, watch, *_ = function_names(shape.table_id)
     # Earlier releases had it with one argument.
     connection.execute(sql.SQL("drop function if exists modak.{}({})").format(sql.Identifier(unseat), shared["heap"]))
     connection.execute(
@@ -113,6 +123,7 @@ def _define_unseat(
             **shared,
             function=sql.Identifier(unseat),
             same=sql.Identifier(same),
+            watch=sql.Identifier(watch),
             setting=_seen(shape),
             met=_met(shape),
             tier_key=sql.Identifier(shape.tier_key),
@@ -127,7 +138,7 @@ def _define_unseat(
 
 
 def _define_write(connection: Connection, relation: Relation, shape: Shape, heap: Name, settable: Sequence[Column]) -> None:
-    write, unseat, missed, same, taken, *_ = function_names(shape.table_id)
+    write, unseat, missed, same, _, taken, *_ = function_names(shape.table_id)
     stored = [column for column in relation.columns if not column.generated]
     fixed = [column for column in relation.columns if column.identity == "a" or column.generated]
     sequences = _identity_sequences(connection, relation)
@@ -140,6 +151,7 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
         SQL.template(
             "missed",
             **shared,
+            **_asked(shape),
             function=sql.Identifier(missed),
             missed=sql.Literal(f"modak.missed_{shape.table_id}"),
             is_gone=raw(" and ".join(f"{reference(name, 'h')} = {reference(name, 'gone')}" for name in _place(shape))),
@@ -194,13 +206,21 @@ def _met(shape: Shape) -> sql.Literal:
     return sql.Literal(f"modak.met_{shape.table_id}")
 
 
+def _asked(shape: Shape) -> dict[str, sql.Composable]:
+    """Settings: which statements have opened cursors before they waited, and which rows these are asked for."""
+    return {name: sql.Literal(f"modak.{name}_{shape.table_id}") for name in ("watched", "asked", "versions")}
+
+
 def _row(relation: Relation, row: str) -> str:
     return f"row({references(relation.columns, row).as_string()})"
 
 
 def _noted(shape: Shape) -> str:
-    """Always true; it notes the version of the row that a query has in its hands, for a writer who finds it gone after he waited for it."""
-    return f"pg_catalog.set_config({_met(shape).as_string()}, pg_catalog.concat(h.tableoid, h.ctid), true) is not null"
+    """Always true; it notes the version of the row that a query has in its hands, for a writer who finds it gone after he waited for it,
+    and prepares for that where somebody holds the row."""
+    noted = f"pg_catalog.set_config({_met(shape).as_string()}, pg_catalog.concat(h.tableoid, h.ctid), true) is not null"
+    watch = sql.Identifier(function_names(shape.table_id)[4]).as_string()
+    return f"{noted} and (h.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid or modak.{watch}(h.xmax))"
 
 
 def _meets(relation: Relation, shape: Shape) -> str:
@@ -246,6 +266,8 @@ def _set_triggers(connection: Connection, view: Name, table_id: int) -> None:
             sql.Identifier(AFTERWARDS), identifier(view), sql.Identifier(function_names(table_id)[2])
         )
     )
+    ask = "create or replace trigger {} after update or delete on {} for each statement execute function modak.ask_missed({})"
+    connection.execute(sql.SQL(ask).format(sql.Identifier(ASK), identifier(view), sql.Literal(str(table_id))))
     events = "insert or update or delete"  # An INSERT goes by the rule, and fires none of these; COPY does.
     note = sql.SQL(f"create or replace trigger {{}} {{}} {events} on {{}} for each statement execute function modak.note_line({{}})")
     for name, when in NOTES.items():

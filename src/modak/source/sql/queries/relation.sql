@@ -241,7 +241,7 @@ select a.attname::text as column_name, d.objid::bigint as sequence_id
 -- name: list_view_extras
 -- What a user put on a view himself: it would be gone with the view.
 select 'trigger' as kind, t.tgname::text as name from pg_trigger t
- where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname not in ('modak_write', 'modak_missed', 'modak_note_before', 'modak_note_after')
+ where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname not in ('modak_write', 'modak_missed', 'modak_missed_ask', 'modak_note_before', 'modak_note_after')
 union all
 select 'rule', r.rulename::text from pg_rewrite r
  where r.ev_class = %(oid)s::oid and r.rulename not in ('_RETURN', 'modak_insert')

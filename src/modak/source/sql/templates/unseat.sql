@@ -23,6 +23,8 @@ declare
     seen_pk text := {pk_seen};
     seen_key bigint := {canonical_seen};
 begin
+    -- Whom this waits for nobody can see beforehand.
+    perform modak.{watch}(null);
     select * into held from modak.hold_line({table_id});
     moved := not coalesce(starts_with(current_setting({setting}, true), concat(held.revision, '/', held.line, '/')), false);
     if seen_key < held.floor_line then
