@@ -189,6 +189,15 @@ FUNCTION = """
 """
 
 
+def test_what_changed_rows_of_the_lake_cannot_be_prepared(session: Session) -> None:
+    """Postgres's own limit of foreign tables: nothing is left of the transaction."""
+    session.execute("update public.events set val = 'x' where id = 2")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="postgres_fdw"):
+        session.execute("prepare transaction 'cold'")
+    session.rollback()
+    assert session.execute("select val from public.events where id = 2").fetchone() == ("b",)
+
+
 def test_functions_do_blocks_and_prepared_statements(session: Session) -> None:
     totals = []
     for name in ("events", "plain_events"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from modak.core.lag import Lag
 from modak.core.lake_table import lake_columns, layout
 from modak.core.partitioning import partitioning_problems
-from modak.core.table import Dependent, Relation
+from modak.core.table import Dependent, Relation, Trigger
 from modak.core.tier_key import TierKeyType
 from modak.core.type_map import has_one_text
 from modak.errors import ModakError, Problem
@@ -351,10 +351,31 @@ def _notes(relation: Relation, options: Options, primary_key: tuple[str, ...]) -
             yield f"primary key column {name} will be set NOT NULL (unregister takes that back)"
     if relation.publications and options.mode == "tiered":
         yield f"the heap is in publication {', '.join(relation.publications)}; subscribers will see partitions being dropped, not deletes"
-    if relation.row_triggers and options.has_seam:
+    if options.has_seam:
+        yield from _trigger_notes(relation.triggers)
+
+
+def _trigger_notes(triggers: tuple[Trigger, ...]) -> Iterator[str]:
+    """What the owner of triggers would not expect of them, and what to do."""
+    entering = [trigger.name for trigger in triggers if trigger.on_insert]
+    when = [
+        *(["UPDATE"] if any(trigger.on_update for trigger in triggers) else ["UPDATE of its key or tier key"]),
+        *(["DELETE"] if any(trigger.on_delete for trigger in triggers) else []),
+    ]
+    if entering:
         yield (
-            f"row triggers ({', '.join(relation.row_triggers)}): an UPDATE or DELETE of a row that only the lake has fires those "
-            "of INSERT on the old row as well (docs/guides/writing.md)"
+            f"WARNING: triggers of INSERT ({', '.join(entering)}) fire too when a row that only the lake has is changed through the name, "
+            f"by {' or '.join(when)}: it comes back into the heap first. What they count, send or refuse then is no new row; let "
+            "them ask for current_setting('modak.returning', true) (docs/guides/writing.md)"
+        )
+    if any(trigger.on_update or trigger.on_delete for trigger in triggers):
+        names = ", ".join(trigger.name for trigger in triggers if trigger.on_update or trigger.on_delete)
+        yield f"triggers of UPDATE and DELETE ({names}): a cold row comes back into the heap so that they fire (docs/guides/writing.md)"
+    whole = [trigger.name for trigger in triggers if not trigger.of_rows]
+    if whole:
+        yield (
+            f"WARNING: statement triggers ({', '.join(whole)}) fire once for each row that an UPDATE, DELETE or COPY through the name "
+            "changes, their transition tables hold that one row, and for no row they do not fire (docs/guides/writing.md)"
         )
 
 

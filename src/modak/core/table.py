@@ -71,6 +71,17 @@ class Dependent:
 
 
 @dataclass(frozen=True)
+class Trigger:
+    """One that somebody has on the heap; ``of_rows`` or of statements."""
+
+    name: str
+    of_rows: bool
+    on_insert: bool
+    on_delete: bool
+    on_update: bool
+
+
+@dataclass(frozen=True)
 class Relation:
     """A table before registration."""
 
@@ -92,7 +103,7 @@ class Relation:
     comment: str | None = None
     dependents: tuple[Dependent, ...] = ()
     publications: tuple[str, ...] = ()
-    row_triggers: tuple[str, ...] = ()
+    triggers: tuple[Trigger, ...] = ()
     siblings: frozenset[str] = field(default_factory=frozenset)  # other relation names in the schema
 
     def column(self, name: str) -> Column | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from modak.connection import Connection
-from modak.core.table import Column, Dependent, Leaf, Name, Relation
+from modak.core.table import Column, Dependent, Leaf, Name, Relation, Trigger
 from modak.core.type_map import PgType
 from modak.errors import NotFound, UsageError
 from modak.sqlfiles import SqlFiles
@@ -64,7 +64,7 @@ def describe(connection: Connection, name: Name) -> Relation:
         inherits=row["inherits"],
         comment=row["comment"],
         dependents=dependents(connection, row["oid"]) if is_table else (),
-        row_triggers=tuple(line["name"] for line in connection.execute(SQL.query("list_row_triggers"), keys).fetchall()),
+        triggers=tuple(Trigger(**line) for line in connection.execute(SQL.query("list_triggers"), keys).fetchall()),
         publications=tuple(line["name"] for line in connection.execute(SQL.query("list_publications"), keys).fetchall()),
         siblings=names_in(connection, name.schema),
     )

@@ -27,14 +27,14 @@ TRIGGER = "modak_write"
 AFTERWARDS = "modak_missed"  # by its name before the next one, and that before the note is taken back
 ASK = "modak_missed_ask"
 _TEMPLATES = (
-    "write", "unseat", "missed", "same", "watch", "taken", "older", "check_keys", "insert_rule", "planned_once", "two_tier_view",
+    "write", "unseat", "missed", "same", "watch", "correct", "taken", "older", "check_keys", "insert_rule", "planned_once", "two_tier_view",
     "spill_guard", "spill_mirror", "capture", "unregister_first",
 )  # fmt: skip
 NOTES = {"modak_note_before": "before", "modak_note_after": "after"}
 
 
 def function_names(table_id: int) -> tuple[str, ...]:
-    own = (f"write_{table_id}", f"unseat_{table_id}", f"missed_{table_id}", f"same_{table_id}", f"watch_{table_id}")
+    own = (f"write_{table_id}", f"unseat_{table_id}", f"missed_{table_id}", f"same_{table_id}", f"watch_{table_id}", f"correct_{table_id}")
     return (*own, *keys.function_names(table_id), f"unregister_first_{table_id}")
 
 
@@ -114,7 +114,7 @@ def _define_unseat(
     connection: Connection, relation: Relation, shape: Shape, shared: Mapping[str, sql.Composable], text_columns: Sequence[str]
 ) -> None:
     key_columns = [column for column in shape.columns if column.name in shape.primary_key]
-    _, unseat, _, same, watch, *_ = function_names(shape.table_id)
+    _, unseat, _, same, watch, correct, *_ = function_names(shape.table_id)
     # Earlier releases had it with one argument.
     connection.execute(sql.SQL("drop function if exists modak.{}({})").format(sql.Identifier(unseat), shared["heap"]))
     connection.execute(
@@ -135,10 +135,20 @@ def _define_unseat(
             lake_is_seen=keys.in_lake(relation, _place(shape), text_columns, "seen"),
         )
     )
+    connection.execute(
+        SQL.template(
+            "correct",
+            **shared,
+            function=sql.Identifier(correct),
+            unseat=sql.Identifier(unseat),
+            pk_made=raw(encoded_key(shape.primary_key, "made")),
+            image_made=raw(row_image(shape.columns, "made")),
+        )
+    )
 
 
 def _define_write(connection: Connection, relation: Relation, shape: Shape, heap: Name, settable: Sequence[Column]) -> None:
-    write, unseat, missed, same, _, taken, *_ = function_names(shape.table_id)
+    write, unseat, missed, same, _, correct, taken, *_ = function_names(shape.table_id)
     stored = [column for column in relation.columns if not column.generated]
     fixed = [column for column in relation.columns if column.identity == "a" or column.generated]
     sequences = _identity_sequences(connection, relation)
@@ -163,6 +173,10 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             **shared,
             function=sql.Identifier(write),
             unseat=sql.Identifier(unseat),
+            correct=sql.Identifier(correct),
+            new_place=raw(", ".join(reference(name, "new") for name in _place(shape))),
+            old_place=raw(", ".join(reference(name, "old") for name in _place(shape))),
+            place_names=raw(f"{sql.Literal(_place(shape)).as_string()}::pg_catalog.text[]"),
             taken=sql.Identifier(taken),
             same=sql.Identifier(same),
             is_old=raw(" and ".join(_equal(name) for name in _place(shape))),

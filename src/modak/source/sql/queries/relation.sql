@@ -173,9 +173,11 @@ select 'foreign key', format('%%I on %%s', k.conname, k.conrelid::regclass), h.r
  where k.contype = 'f' and k.conparentid = 0
  order by 1, 2;
 
--- name: list_row_triggers
-select t.tgname::text as name from pg_trigger t
- where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname !~ '^modak_' and t.tgtype::int & 1 = 1 order by 1;
+-- name: list_triggers
+select t.tgname::text as name, t.tgtype::int & 1 = 1 as of_rows, t.tgtype::int & 4 <> 0 as on_insert, t.tgtype::int & 8 <> 0 as on_delete,
+       t.tgtype::int & 16 <> 0 as on_update
+  from pg_trigger t
+ where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname !~ '^modak_' and t.tgenabled <> 'D' and t.tgtype::int & 28 <> 0 order by 1;
 
 -- name: list_publications
 select p.pubname::text as name

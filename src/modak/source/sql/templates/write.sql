@@ -1,7 +1,7 @@
 -- UPDATE and DELETE through the view, and COPY into it. A row that stands in the heap is changed there: hot rows, rows of the spill and
 -- of partitions that are tiered and not dropped yet; their own triggers tell the delta. A row that only the lake has is unseated by a
 -- tombstone, and its new image comes in as any insert does, so every constraint of the heap has its say; by way of the old one where there
--- are triggers.
+-- are triggers for what the statement does.
 -- No SET here: the heap's own triggers must find the session as it is. So every name is written in full, types included: whoever calls this
 -- chooses the search path, and a type in his temporary schema would come before Postgres's own.
 create or replace function modak.{function}() returns trigger
@@ -20,6 +20,7 @@ declare
     is_done boolean := false;
     in_heap boolean;
     is_back boolean := false;
+    fires pg_catalog.int4;  -- what the heap's own triggers are for: 4 INSERT, 8 DELETE, 16 UPDATE
     path pg_catalog.text;
     answer pg_catalog.record;
 begin
@@ -97,14 +98,26 @@ begin
                     answer := case when found then old end;
                     exit work;
                 end if;
-            elsif exists (select from pg_catalog.pg_trigger t
-                           where t.tgrelid OPERATOR(pg_catalog.=) {table_id}::pg_catalog.oid and not t.tgisinternal
-                             and t.tgenabled OPERATOR(pg_catalog.<>) 'D' and (t.tgtype OPERATOR(pg_catalog.&) 1::pg_catalog.int2)
-                                 OPERATOR(pg_catalog.<>) 0 and (t.tgtype OPERATOR(pg_catalog.&)
-                                 case when tg_op OPERATOR(pg_catalog.=) 'UPDATE' then 20 else 8 end::pg_catalog.int2) OPERATOR(pg_catalog.<>) 0) then
-                -- The heap has row triggers of its own, for INSERT or UPDATE, or for DELETE. So that they fire as for any row, and none of an
-                -- INSERT decides what becomes of an UPDATE, the row comes back as it was and is then changed there. The setting lets a trigger
-                -- tell this from an insert.
+            else
+                select pg_catalog.bit_or(t.tgtype::pg_catalog.int4) into fires from pg_catalog.pg_trigger t
+                 where t.tgrelid OPERATOR(pg_catalog.=) {table_id}::pg_catalog.oid and not t.tgisinternal
+                   and t.tgenabled OPERATOR(pg_catalog.<>) 'D';
+                fires := coalesce(fires, 0) OPERATOR(pg_catalog.&) case when tg_op OPERATOR(pg_catalog.=) 'UPDATE' then 20 else 8 end;
+            end if;
+            if in_heap then
+                null;
+            elsif fires OPERATOR(pg_catalog.=) 4 and pg_catalog.record_image_eq(row({new_place}), row({old_place}))
+                  and modak.rules_are_plain({table_id}, {place_names}) then
+                -- An UPDATE, and none of them is for that.
+                if modak.{correct}(row({old_columns})::{heap}, row({new_columns})::{heap},
+                                   case when not is_first then pg_catalog.split_part(entry, '/', 3)::pg_catalog.int8 end) then
+                    answer := new;
+                end if;
+                exit work;
+            elsif fires OPERATOR(pg_catalog.<>) 0 then
+                -- The heap has triggers of its own, of rows or of statements. So that they fire as for any row, and none of an INSERT decides
+                -- what becomes of an UPDATE, the row comes back as it was and is then changed there. The setting lets a trigger tell this from an
+                -- insert.
                 begin
                     if not modak.{unseat}(row({old_columns})::{heap}, false) then
                         exit work;
