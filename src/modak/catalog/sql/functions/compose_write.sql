@@ -61,7 +61,7 @@ begin
     if p_kind = 'upsert' then
         steps := steps || ('insert into ' || view || ' as v ' || inserted || typed || answer);
     end if;
-    key_name := 'modak key of ' || view || ': ' || is_key;
+    key_name := format('modak key of %s: %s', view, modak.key_hash(target, p_given));
     -- Where the key does not hold the tier key, no unique index keeps two rows of one key apart: whoever upserts it second waits here, before
     -- he looks. Not an advisory lock, of which one transaction can hold so many only.
     if p_kind = 'upsert' and not target.tier_key_col = any (target.primary_key_cols) then
