@@ -213,6 +213,13 @@ class Problem:
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
+class KeyShared(Refused):
+    """Two rows have one key, a hot one and a cold one. Moved to the lake, one of them would take the other's place."""
+
+    code = "key_shared"
+    sqlstate = "23505"
+
+
 class ValueRefused(ModakError):
     """A value that the target type cannot hold exactly."""
 

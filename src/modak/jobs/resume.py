@@ -10,7 +10,7 @@ from modak.catalog import migrate, operations, tables
 from modak.catalog.operations import Operation
 from modak.core.operation import OperationKind, Phase, Resume, resume
 from modak.core.partition import PartitionState
-from modak.errors import CommitUnknown, CutlineMoved, ModakError, Refused
+from modak.errors import CommitUnknown, CutlineMoved, KeyShared, ModakError, Refused
 from modak.failpoints import failpoint
 from modak.jobs import expiry, journal
 from modak.jobs.cold_side import finish_untier
@@ -59,14 +59,16 @@ def _given_up(context: JobContext, operation: Operation, how: Callable[[JobConte
 
 
 @contextlib.contextmanager
-def given_up_on_failure(context: JobContext, operation: Operation, how: Callable[[JobContext, Operation], None]) -> Iterator[None]:
+def given_up_on_failure(
+    context: JobContext, operation: Operation, how: Callable[[JobContext, Operation], None], failure: type[ModakError] = ModakError
+) -> Iterator[None]:
     """A step of an operation that is undone by ``how`` where it fails. A commit that may have happened is left to the next pass, which
     finds it by its stamp."""
     try:
         yield
     except CommitUnknown:
         raise
-    except ModakError:
+    except failure:
         how(context, operation)
         raise
 
@@ -85,7 +87,7 @@ def _adopt(context: JobContext, operation: Operation, commit: Commit | None) -> 
     failpoint("tier.before_adopt")
     try:
         publish_tiering(context, operation, partitions, commit)
-    except CutlineMoved:
+    except (CutlineMoved, KeyShared):
         # The heap changed under the copy (a partition was detached or attached): the copy is no longer what T would stand for.
         abandon(context, operation)
         raise

@@ -19,7 +19,7 @@ from modak.core.lake_table import LakeColumn
 from modak.core.operation import OperationKind, Phase
 from modak.core.partition import Partition, PartitionState
 from modak.core.table import Relation
-from modak.errors import Refused
+from modak.errors import KeyShared, Refused
 from modak.failpoints import failpoint
 from modak.jobs import evolve, foreign, journal, resume
 from modak.jobs.columns import surface_follows
@@ -27,7 +27,7 @@ from modak.jobs.context import JobContext, reported
 from modak.jobs.flush import Flushed, flush
 from modak.jobs.premake import premake
 from modak.jobs.publishing.seam import Sealed
-from modak.jobs.publishing.tier import publish_tiering
+from modak.jobs.publishing.tier import publish_tiering, refuse_shared
 from modak.lake import commits
 from modak.lake.commits import Commit
 from modak.registration import rebuild
@@ -77,7 +77,8 @@ def _pass(context: JobContext, upto: int | None, foreign_snapshots: str) -> Tier
     operation, sealed = seal(context, relation, due, line)
     with resume.given_up_on_failure(context, operation, resume.abandon):
         operation, commit, flushed = _copy(context, operation, sealed, columns, accepted)
-    operation = publish_tiering(context, operation, sealed, commit)
+    with resume.given_up_on_failure(context, operation, resume.abandon, KeyShared):
+        operation = publish_tiering(context, operation, sealed, commit)
     failpoint("tier.after_advance")
     return TierOutcome(
         partitions=tuple(str(partition.name) for partition in sealed),
@@ -210,4 +211,4 @@ def _keep_corrected(context: JobContext, sealed: Sequence[Sealed], snapshot: hea
     if context.table.tier_key_col in context.table.primary_key_cols:
         return
     copies = [(partition.oid, partition.name) for partition in sealed]
-    heap.record_corrected(context.dsn, snapshot, copies, context.shape(context.relation()))
+    refuse_shared(context, heap.record_corrected(context.dsn, snapshot, copies, context.shape(context.relation())))

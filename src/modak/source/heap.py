@@ -10,10 +10,11 @@ from psycopg import sql
 
 from modak.connection import Connection, connect
 from modak.core.lake_table import LakeColumn, Shape
-from modak.core.table import Name
+from modak.core.table import Name, Relation
 from modak.source.expressions import canonical_key, encoded_key, reference, row_image
 from modak.source.relation import SQL
 from modak.source.spill import identifier
+from modak.source.view import delta_name, image_value
 from modak.sqlfiles import trusted
 
 PAGE_BYTES = 8192
@@ -131,11 +132,24 @@ def within(dsn: str, snapshot: Snapshot) -> Iterator[Connection]:
         yield connection
 
 
-def record_corrected(dsn: str, snapshot: Snapshot, partitions: Sequence[tuple[int, Name]], shape: Shape) -> None:
-    """Record the rows of ``snapshot`` whose key the delta knows, with a negative sequence: any write recorded later is newer."""
+@dataclass(frozen=True)
+class SharedKey:
+    """Two rows with one key: in the heap, and below the cut-line. At most one of them would be left in the lake."""
+
+    pk: str
+    partition: Name
+    hot: int
+    cold: int
+
+
+def record_corrected(dsn: str, snapshot: Snapshot, partitions: Sequence[tuple[int, Name]], shape: Shape) -> SharedKey | None:
+    """Record the rows of ``snapshot`` whose key has a tombstone, with a negative sequence: any write recorded later is newer.
+
+    Returns the first row that shares its key with a cold one.
+    """
     with within(dsn, snapshot) as connection:
         for oid, name in partitions:
-            connection.execute(
+            found = connection.execute(
                 SQL.template(
                     "record_corrected",
                     table_id=sql.Literal(shape.table_id),
@@ -145,4 +159,33 @@ def record_corrected(dsn: str, snapshot: Snapshot, partitions: Sequence[tuple[in
                     tier_key=trusted(canonical_key(shape.key_type, reference(shape.tier_key, "r"))),
                     image=trusted(row_image(shape.columns, "r")),
                 )
+            ).fetchone()
+            if found is not None:
+                return SharedKey(found["pk"], name, found["hot"], found["cold"])
+    return None
+
+
+def shared_key(connection: Connection, partitions: Sequence[Name], shape: Shape, relation: Relation, since: int) -> SharedKey | None:
+    """A row of these partitions whose key a cold one has that was corrected by transaction ``since`` or a later one."""
+    shared: dict[str, sql.Composable] = {
+        "delta": identifier(delta_name(shape.table_id)),
+        "table_id": sql.Literal(shape.table_id),
+        "since": sql.Literal(str(since % 2**32)),
+    }
+    if connection.execute(SQL.template("corrected_since", **shared)).fetchone() != {"found": True}:
+        return None
+    columns = [column for name in shape.primary_key if (column := relation.column(name))]
+    for partition in partitions:
+        found = connection.execute(
+            SQL.template(
+                "shared_keys",
+                **shared,
+                partition=identifier(partition),
+                same_key=trusted(" and ".join(f"{reference(column.name, 'r')} = {image_value(column)}" for column in columns)),
+                pk=trusted(encoded_key(shape.primary_key, "r")),
+                tier_key=trusted(canonical_key(shape.key_type, reference(shape.tier_key, "r"))),
             )
+        ).fetchone()
+        if found is not None:
+            return SharedKey(found["pk"], partition, found["hot"], found["cold"])
+    return None

@@ -48,34 +48,40 @@ def define(connection: Connection, relation: Relation, shape: Shape, heap: Name,
     # Earlier releases had it with one argument.
     connection.execute(sql.SQL("drop function if exists modak.{}({})").format(sql.Identifier(taken), identifier(heap)))
     keys = [column for column in shape.columns if column.name in shape.primary_key]
+    shared: dict[str, sql.Composable] = {
+        "schema_text": sql.Literal(shape.registered.schema),
+        "name_text": sql.Literal(shape.registered.name),
+        "tier_key": sql.Identifier(shape.tier_key),
+        "canonical_made": raw(canonical_key(shape.key_type, reference(shape.tier_key, "made"))),
+        "key_text": sql.Literal(", ".join(shape.primary_key)),
+        "made_keys": key_references(shape, "made"),
+        "heap_has_key": raw(" and ".join(f"{reference(name, 'h')} = {reference(name, 'made')}" for name in shape.primary_key)),
+        # A key that holds the tier key is in the tier that this says.
+        "key_is_anywhere": raw("false" if shape.tier_key in shape.primary_key else "true"),
+    }
     connection.execute(
         SQL.template(
             "taken",
             **parts(relation, shape, heap, text_columns, build),
+            **shared,
             function=sql.Identifier(taken),
-            schema_text=sql.Literal(shape.registered.schema),
-            name_text=sql.Literal(shape.registered.name),
-            tier_key=sql.Identifier(shape.tier_key),
             is_finite=raw(is_finite(shape.key_type, reference(shape.tier_key, "made"))),
             pk_made=raw(encoded_key(shape.primary_key, "made")),
-            canonical_made=raw(canonical_key(shape.key_type, reference(shape.tier_key, "made"))),
+            pk_heap=raw(encoded_key(shape.primary_key, "h")),
             key_image_made=raw(row_image(keys, "made")),
-            key_text=sql.Literal(", ".join(shape.primary_key)),
-            made_keys=key_references(shape, "made"),
             lake_has_key=in_lake(relation, shape.primary_key, text_columns, "made"),
-            # A key that holds the tier key is in the tier that this says.
-            key_is_anywhere=raw("false" if shape.tier_key in shape.primary_key else "true"),
+            line_value=raw(line_value(shape.key_type, "held.line")),
         )
     )
     connection.execute(
         SQL.template(
             "older",
+            **shared,
             function=sql.Identifier(older),
             heap=identifier(heap),
             table_id=sql.Literal(shape.table_id),
-            tier_key=sql.Identifier(shape.tier_key),
-            canonical_made=raw(canonical_key(shape.key_type, reference(shape.tier_key, "made"))),
-            heap_has_key=raw(" and ".join(f"{reference(name, 'h')} = {reference(name, 'made')}" for name in shape.primary_key)),
+            table_text=sql.Literal(str(shape.registered)),
+            key_is_indexed=key_is_indexed(shape),
             line_value=raw(line_value(shape.key_type, "line")),
         )
     )
@@ -94,6 +100,12 @@ def define(connection: Connection, relation: Relation, shape: Shape, heap: Name,
             new_columns=references(relation.columns, "new"),
         )
     )
+
+
+def key_is_indexed(shape: Shape) -> sql.Composed:
+    """A condition: the heap's key can be looked up in every partition without reading it."""
+    names, count = sql.Literal(list(shape.primary_key)), sql.Literal(len(shape.primary_key))
+    return SQL.template("key_is_indexed", table_id=sql.Literal(shape.table_id), key_names=names, key_count=count)
 
 
 def key_references(shape: Shape, row: str) -> sql.SQL:

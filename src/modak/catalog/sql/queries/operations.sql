@@ -41,8 +41,8 @@ update modak.partitions set schema_name = %(schema_name)s, partition_name = %(pa
 
 -- name: captured_to_delta
 -- What the flush's snapshot did not see, newest per key. The lake holds such a row where its first missed event found it; a key that
--- had a correction before (negative seq) was not flushed, and its correction knows the place. A correction younger than the newest
--- captured event (the row moved on to a cold partition) keeps its say.
+-- had a tombstone before (negative seq) was not flushed, and the tombstone knows the place. Captured is what became of a row in these
+-- partitions, and the delta what is of its key below T: so whichever of them says that there is a row has its say (both: find_shared_key).
 with missed as (
     select c.pk, c.op, c.tier_key, c.payload, c.seq
       from modak.captured c
@@ -57,17 +57,31 @@ with missed as (
     select %(table_id)s, n.pk, n.op, n.tier_key, f.lake_key, abs(n.seq), n.payload
       from newest n join first f using (pk)
     on conflict (table_id, pk) do update
-       set op = case when d.version > excluded.version then d.op else excluded.op end,
-           payload = case when d.version > excluded.version then d.payload else excluded.payload end,
-           tier_key = case when d.version > excluded.version then d.tier_key else excluded.tier_key end,
+       set op = least(d.op, excluded.op),
+           payload = case d.op when 0 then d.payload else excluded.payload end,
+           tier_key = case d.op when 0 then d.tier_key else excluded.tier_key end,
            old_tier_key = coalesce(excluded.old_tier_key, d.old_tier_key, d.tier_key),
            -- The row may have come into the partition after the copy, and the lake holds it where the correction before knew it.
            placed = d.placed and excluded.old_tier_key is null,
            -- A changed correction needs a version of its own: a fold may be about to clear the one it read.
-           version = case when d.version > excluded.version then d.version else nextval('modak.delta_version') end
+           version = case d.op when 0 then d.version else nextval('modak.delta_version') end
     returning d.pk
 )
 select count(*) as n from placed;
+
+-- name: find_shared_key
+-- A row that was written to these partitions since the flush, or kept out of it, whose key a cold row has.
+with newest as (
+    select distinct on (c.pk) c.pk, c.op, c.tier_key, c.partition_id
+      from modak.captured c
+     where c.table_id = %(table_id)s and c.partition_id = any(%(partition_ids)s)
+       and (c.seq < 0 or not pg_visible_in_snapshot(c.writer, %(snapshot)s::pg_snapshot))
+     order by c.pk, c.seq desc
+)
+select n.pk, n.partition_id, n.tier_key as hot, d.tier_key as cold
+  from newest n join modak.delta d on d.table_id = %(table_id)s and d.pk = n.pk
+ where n.op = 0 and d.op = 0
+ order by n.pk limit 1;
 
 -- name: tidy_moves
 -- A place that is the row's own says nothing.
