@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -14,7 +16,7 @@ from tests import events, seam
 from tests.events import EVENTS, ROWS, drop_tiered, put_under_modak, tier
 from tests.gateways import RunningGateway
 from tests.inline import inlined
-from tests.support import reclaim_all
+from tests.support import reclaim_all, value
 
 from modak.app import App
 from modak.catalog import profiles
@@ -207,6 +209,40 @@ def test_a_row_that_comes_back_during_a_repair_is_not_hidden(
     monkeypatch.setattr(_Mending, "mend", then_mend)
     run(tiered, repair=True)
     assert seam.read(tiered, EVENTS)["2"] == (2, 20, "again")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "left"),
+    [
+        ("update public.events_hot set val = 'newer' where id = 1", (1, 10, "newer")),
+        ("update public.events_hot set event_time = 110 where id = 1", (1, 110, "behind")),
+        ("delete from public.events_hot where id = 1", None),
+    ],
+)
+def test_a_writer_who_has_not_committed_yet_is_waited_for(
+    tiered: App, connection: Connection, dsn: str, meanwhile: str, left: tuple[int, int, str] | None
+) -> None:
+    """A repair takes the heap's row as it is when nobody changes it any more, and not as it was before."""
+    tamper(connection, "update public.p0 set val = 'behind' where id in (1, 2)")
+
+    def repair() -> int:
+        with tiered.job(EVENTS) as job:
+            mending = _Mending(job, [Name("public", "p0")], job.columns(job.relation()))
+            mending.mend([Difference(key, "behind", "other", "p0") for key in ("1", "2")])
+            return mending.repaired
+
+    with psycopg.connect(dsn) as writer, ThreadPoolExecutor(1) as other:
+        writer.execute(meanwhile.encode())
+        repaired = other.submit(repair)
+        until = time.monotonic() + 30
+        while not value(connection, "select count(*) from pg_locks where not granted") and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not repaired.done()
+        writer.commit()
+        assert repaired.result() == (2 if left and left[1] == 10 else 1)
+    found = seam.read(tiered, EVENTS)
+    assert found["2"] == (2, 20, "behind")
+    assert found.get("1") == left
 
 
 def test_a_late_row_of_a_region_without_that_period(app: App, connection: Connection, gateway: RunningGateway) -> None:

@@ -26,7 +26,9 @@ from modak.jobs.spark import spark_failures
 from modak.lake.soundness import unsound_files
 from modak.registration import rebuild
 from modak.source.expressions import canonical_key, encoded_key, reference, row_image
+from modak.source.locks import bounded, retried
 from modak.source.relation import SQL
+from modak.source.sessions import lock_holders
 from modak.source.spill import identifier
 from modak.sqlfiles import trusted
 
@@ -114,13 +116,22 @@ class _Mending:
         self.repaired = 0
 
     def mend(self, differences: Sequence[Difference]) -> None:
-        with self.context.connection.transaction():
+        """Writers who are at these rows are given way to, boundedly: nobody is to wait for a repair that waits for somebody else."""
+        connection = self.context.connection
+        self.repaired += retried(
+            lambda: self._step(differences),
+            f"repair of {self.context.table.name}",
+            attempts=self.context.lock_attempts,
+            holders=lambda: lock_holders(connection, list(self.partitions)),
+        )
+
+    def _step(self, differences: Sequence[Difference]) -> int:
+        with bounded(self.context.connection):
             self.context.connection.execute("select pg_advisory_xact_lock_shared(%s)", [SEAM_LOCK + self.context.table_id])
             standing = [one.key for one in differences if one.heap is not None or one.version is not None]
             taken = {key for partition in self.partitions for key in self._from_heap(partition, standing)}
-            self.repaired += len(taken)
-            self._corrected([one for one in differences if one.version is not None and one.key not in taken])
-            self._only_in_lake([one for one in differences if one.heap is None and one.version is None])
+            corrected = self._corrected([one for one in differences if one.version is not None and one.key not in taken])
+            return len(taken) + corrected + self._only_in_lake([one for one in differences if one.heap is None and one.version is None])
 
     def _parts(self, row: str = "r") -> dict[str, sql.Composable]:
         table = self.context.table
@@ -135,7 +146,7 @@ class _Mending:
         text = SQL.template("repair_from_heap", **self._parts(), partition=identifier(partition), image=image, wanted=sql.Literal(keys))
         return [row["pk"] for row in self.context.connection.execute(text).fetchall()] if keys else []
 
-    def _corrected(self, differences: Sequence[Difference]) -> None:
+    def _corrected(self, differences: Sequence[Difference]) -> int:
         text = SQL.template(
             "repair_corrected",
             table_id=sql.Literal(self.context.table_id),
@@ -143,13 +154,13 @@ class _Mending:
             keys=sql.Literal([one.key for one in differences]),
             versions=sql.Literal([one.version for one in differences]),
         )
-        self.repaired += self.context.connection.execute(text).rowcount if differences else 0
+        return self.context.connection.execute(text).rowcount if differences else 0
 
-    def _only_in_lake(self, differences: Sequence[Difference]) -> None:
+    def _only_in_lake(self, differences: Sequence[Difference]) -> int:
         """The lake's own row, as JSON, tells the key; Postgres reads it with the column's type."""
         rows = [one.lake for one in differences if one.lake is not None and one.lake.startswith("{")]
         if not rows:
-            return
+            return 0
         table, relation = self.context.table, self.context.relation()
         needed = [column for column in self.columns if column.name in (*table.primary_key_cols, table.tier_key_col)]
         if any(column.type.iceberg == "binary" for column in needed):
@@ -175,7 +186,7 @@ class _Mending:
             ),
             same_key=trusted(same_key),
         )
-        self.repaired += self.context.connection.execute(text).rowcount
+        return self.context.connection.execute(text).rowcount
 
 
 def _display(column: object) -> str:
