@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from modak.scan.snapshot import Snapshot
+from modak.lake.delete_files import Doomed
+from modak.scan.snapshot import DataFile, Snapshot
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -77,3 +79,17 @@ class Base:
     def places(self, rids: Numbers) -> list[int]:
         """The files that these rows are in, added rows aside."""
         return [int(place) for place in np.unique(self.places_of(rids[rids < self.rows]))]
+
+    def firsts_of(self, files: Sequence[DataFile]) -> list[int]:
+        by_path = dict(zip((file.path for file in self.snapshot.files), self.firsts, strict=True))
+        return [by_path[file.path] for file in files]
+
+    def doomed(self, rids: Numbers) -> list[Doomed]:
+        """These rows, file by file."""
+        places = self.places_of(rids)
+        found = []
+        for place in np.unique(places):
+            file = self.snapshot.files[int(place)]
+            positions = rids[places == place] - self.firsts[int(place)]
+            found.append(Doomed(file.location, file.spec_id, file.partition, positions))
+        return found

@@ -20,14 +20,16 @@ from pyiceberg.manifest import DataFile as WrittenFile
 from pyiceberg.table.metadata import TableMetadata
 
 from modak.core.decoupled import DecoupledColumn, Definition
+from modak.failpoints import failpoint
 from modak.gateway.decoupled.base import Base, Numbers, RowSet
+from modak.gateway.decoupled.in_engine import BATCH, from_arrow, in_one_go, registered, to_arrow
 from modak.gateway.decoupled.parcels import Parcel
 from modak.gateway.decoupled.values import Values, array, engine_type, remote_name
 from modak.lake.delete_files import Doomed
 from modak.scan.engine import Cursor
 from modak.scan.predicate import Predicate
 from modak.scan.prune import prune
-from modak.scan.snapshot import DataFile, Snapshot
+from modak.scan.snapshot import Snapshot
 from modak.scan.sqltext import quoted
 from modak.scan.table import ColdTables
 
@@ -127,30 +129,48 @@ class Pending:
             self.flush()
 
     def flush(self) -> None:
-        """Into the engine, set by set: row by row it would take a thousand times as long."""
-        batches, updates, removals = self._batches, self._updates, self._removals
-        self._batches, self._updates, self._removals = [], [], []
-        self._buffered = self._buffered_bytes = 0
-        if not (batches or updates or removals or self._parcels):
+        """Into the engine, set by set: row by row it would take a thousand times as long.
+
+        All of it or nothing: what fails here is a later statement's failure, after which the transaction may go on from a savepoint, and
+        what was acknowledged before must still be there.
+        """
+        if not (self._batches or self._updates or self._removals or self._parcels):
             return
         with self.cursor() as cursor:
-            self._flush_parcels(cursor)
-            if batches:
-                self._flush_batches(cursor, batches)
-            for names in dict.fromkeys(names for _, _, names, _ in updates):
-                self._flush_updates(cursor, names, [one for one in updates if one[2] == names])
-            if removals:
-                gone = self._gone_table(cursor)
-                ops, rids = zip(*removals, strict=True)
-                with registered(cursor, pa.table({"rid": pa.array(rids, pa.int64()), "op": pa.array(ops, pa.int32())})) as batch:
-                    cursor.execute(f"INSERT INTO {gone} SELECT rid, op FROM {batch}")  # noqa: S608
+            # Before the engine's transaction, which sees no table that came later: those of the rows, and of deletes in the lake's files.
+            self._make_tables(cursor)
+            sets = [self._update_set(names) for names in dict.fromkeys(names for _, _, names, _ in self._updates)]
+            before = self._next
+            try:
+                with in_one_go(cursor):
+                    failpoint("decoupled.in_flush")
+                    self._flush_added(cursor)
+                    for one in sets:
+                        self._flush_updates(cursor, *one)
+                        failpoint("decoupled.in_flush")
+                    self._flush_removals(cursor)
+            except BaseException:
+                self._next = before
+                raise
+        parcels = self._parcels
+        self._batches, self._updates, self._removals, self._parcels = [], [], [], []
+        self._buffered = self._buffered_bytes = 0
+        for _, parcel in parcels:
+            parcel.drop()
 
-    def _flush_parcels(self, cursor: Cursor) -> None:
-        parcels, self._parcels = self._parcels, []
-        for op, parcel in parcels:
+    def _make_tables(self, cursor: Cursor) -> None:
+        if self._batches or self._updates or self._parcels:
+            self._added_table(cursor)
+        if self._updates or self._removals:
+            self._gone_table(cursor)
+
+    def _flush_added(self, cursor: Cursor) -> None:
+        for op, parcel in self._parcels:
             for batch in parcel.batches():
                 self._flush_batches(cursor, [(op, batch)])
-            parcel.drop()
+                failpoint("decoupled.in_flush")
+        if self._batches:
+            self._flush_batches(cursor, self._batches)
 
     def _flush_batches(self, cursor: Cursor, batches: Sequence[tuple[int, Any]]) -> None:
         ops = np.concatenate([np.full(batch.num_rows, op, dtype=np.int32) for op, batch in batches])
@@ -162,7 +182,9 @@ class Pending:
         with registered(cursor, rows.append_column("op", pa.array(ops)).append_column("seq", pa.array(numbers))) as batch:
             cursor.execute(f"INSERT INTO {added} SELECT op, seq, {items} FROM {batch}")  # noqa: S608
 
-    def _flush_updates(self, cursor: Cursor, names: tuple[str, ...], updates: Sequence[tuple[int, int, tuple[str, ...], Values]]) -> None:
+    def _update_set(self, names: tuple[str, ...]) -> tuple[Any, str]:
+        """Updates of these columns, as a table, and the query that makes the rows of them."""
+        updates = [one for one in self._updates if one[2] == names]
         ops, rids = pa.array([one[0] for one in updates], pa.int32()), pa.array([one[1] for one in updates], pa.int64())
         given = {name: array(self.definition, self.columns[name], [one[3][n] for one in updates]) for n, name in enumerate(names)}
         items = ", ".join(
@@ -170,13 +192,23 @@ class Pending:
             for name, column in self.columns.items()
         )
         source = self._source(list(self.columns), numbered=True, rids=rids.to_numpy())
-        with registered(cursor, pa.table({"rid": rids, "op": ops, **given})) as batch:
-            cursor.execute(
-                f"CREATE TEMP TABLE {HIT} AS SELECT live.rid, change.op, {items} "  # noqa: S608
-                f"FROM {source} AS live JOIN {batch} AS change ON change.rid = live.rid"
-            )
+        query = f"SELECT live.rid, change.op, {items} FROM {source} AS live JOIN {BATCH} AS change ON change.rid = live.rid"  # noqa: S608
+        return pa.table({"rid": rids, "op": ops, **given}), query
+
+    def _flush_updates(self, cursor: Cursor, rows: Any, query: str) -> None:
+        with registered(cursor, rows):
+            cursor.execute(f"CREATE TEMP TABLE {HIT} AS {query}")
         self.replace(cursor, added=True)
         cursor.execute(f"DROP TABLE {HIT}")
+
+    def _flush_removals(self, cursor: Cursor) -> None:
+        if not self._removals:
+            return
+        ops, rids = zip(*self._removals, strict=True)
+        gone = self._gone_table(cursor)
+        with registered(cursor, pa.table({"rid": pa.array(rids, pa.int64()), "op": pa.array(ops, pa.int32())})) as batch:
+            cursor.execute(f"INSERT INTO {gone} SELECT rid, op FROM {batch}")  # noqa: S608
+        failpoint("decoupled.in_flush")
 
     def replace(self, cursor: Cursor, *, added: bool) -> None:
         """Rows of the cursor's table HIT are gone by their ``rid`` as of ``op``; ``added``: and come anew with the values that it has."""
@@ -270,7 +302,7 @@ class Pending:
         narrowed = [Predicate(lake_names[p.column], p.operator, p.values) for p in predicates if p.column in lake_names]
         if numbered or self._gone is not None:
             files = prune(base.snapshot, narrowed) if rids is None else [base.snapshot.files[place] for place in base.places(rids)]
-            rows = self.tables.numbered(base.snapshot, files, known, self._firsts(base, files))
+            rows = self.tables.numbered(base.snapshot, files, known, base.firsts_of(files))
         else:
             rows, _ = self.tables.relation(base.snapshot, known, narrowed)
         items = []
@@ -279,10 +311,6 @@ class Pending:
             items.append(f"CAST({value} AS {engine_type(self.columns[name])}) AS {quoted(name)}")
         items += ["rid"] if numbered else []
         return f"SELECT {', '.join(items) or '1'} FROM {rows} AS files{self._still_there('files', upto)}"  # noqa: S608
-
-    def _firsts(self, base: Base, files: Sequence[DataFile]) -> list[int]:
-        by_path = dict(zip((file.path for file in base.snapshot.files), base.firsts, strict=True))
-        return [by_path[file.path] for file in files]
 
     def lake_names(self, snapshot: Snapshot) -> dict[str, str]:
         by_id = {one.id: one.name for one in snapshot.fields}
@@ -307,8 +335,7 @@ class Pending:
                 found += files
         self._parcels = others
         if others:
-            with self.cursor() as cursor:
-                self._flush_parcels(cursor)
+            self.flush()
         return found
 
     def added_rows(self, cursor: Cursor) -> Iterator[Any]:
@@ -322,7 +349,7 @@ class Pending:
             return
         self.flush()
         first = self.base.rows if self.base else 0
-        items = ", ".join(f"{_to_arrow(column)} AS {quoted(column.name)}" for column in columns)
+        items = ", ".join(f"{to_arrow(column)} AS {quoted(column.name)}" for column in columns)
         rows = f"SELECT *, {first} + seq AS rid FROM {self._added}"  # noqa: S608
         query = f"SELECT {items} FROM ({rows}) AS added{self._still_there('added', OP_MAX)} ORDER BY seq"  # noqa: S608
         rows_seen, bytes_seen = self._seen
@@ -341,13 +368,7 @@ class Pending:
         with self.cursor() as cursor:
             query = f"SELECT DISTINCT rid FROM {self._gone} WHERE rid < {self.base.rows} ORDER BY rid"  # noqa: S608
             rids: Numbers = cursor.execute(query).to_arrow_table().column(0).to_numpy()
-        places = self.base.places_of(rids)
-        found = []
-        for place in np.unique(places):
-            file = self.base.snapshot.files[int(place)]
-            positions = rids[places == place] - self.base.firsts[int(place)]
-            found.append(Doomed(file.location, file.spec_id, file.partition, positions))
-        return found
+        return self.base.doomed(rids)
 
     @contextlib.contextmanager
     def cursor(self) -> Iterator[Cursor]:
@@ -378,23 +399,3 @@ class Pending:
             cursor.execute(f"CREATE TABLE {name} (rid BIGINT, op INTEGER)")
             self._gone = name
         return self._gone
-
-
-@contextlib.contextmanager
-def registered(cursor: Cursor, rows: Any) -> Iterator[str]:
-    """An Arrow table by a name that the cursor knows, while the block runs."""
-    cursor.register("modak_batch", rows)
-    try:
-        yield "modak_batch"
-    finally:
-        cursor.unregister("modak_batch")
-
-
-def from_arrow(column: DecoupledColumn, alias: str | None = None) -> str:
-    name = f"{alias}.{quoted(remote_name(column))}" if alias else quoted(remote_name(column))
-    return f"lower(hex({name}))" if column.lake.duckdb == "UUID" else name
-
-
-def _to_arrow(column: DecoupledColumn) -> str:
-    name = quoted(remote_name(column))
-    return f"unhex(replace(CAST({name} AS VARCHAR), '-', ''))" if column.lake.duckdb == "UUID" else name

@@ -75,6 +75,13 @@ _ESTIMATE_SECONDS_MAX = 5.0
 _GUESS = Estimate(rows=100_000, bytes=10_000_000, files=10, width=100)
 
 
+class InFailedTransaction(ModakError):
+    """COMMIT after an error that nobody went back behind."""
+
+    code = "in_failed_transaction"
+    sqlstate = "25P02"
+
+
 @dataclass
 class Lake:
     """What every session shares."""
@@ -256,6 +263,8 @@ class FdwSession:
 
     async def _transaction(self, statement: statements.Simple) -> list[bytes | memoryview]:
         tag, status = statement.tag, statement.status
+        # postgres_fdw does not read the tag: where something was written, a COMMIT that is none must not look like one.
+        is_lost = self._status == b"E" and tag == "COMMIT" and not self._decoupled.is_idle
         if self._status == b"E" and tag in ("COMMIT", "ROLLBACK") and status == b"I":
             tag = "ROLLBACK"
         if status == b"I":
@@ -265,6 +274,8 @@ class FdwSession:
         ended, self._status = self._status, status or self._status
         if not self._decoupled.is_idle and (ended != b"I" or status is None):
             await self._in_thread(lambda: self._follow(tag, status, statement.savepoint))
+        if is_lost:
+            raise InFailedTransaction("the transaction failed before, and was rolled back", hint="run it again")
         return [command_complete(tag)]
 
     def _follow(self, tag: str, status: Status | None, savepoint: str | None) -> None:
