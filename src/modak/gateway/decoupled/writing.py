@@ -14,7 +14,7 @@ from modak.gateway.decoupled.pending import HIT, Pending
 from modak.gateway.decoupled.reading import UTC, Columns, needed
 from modak.gateway.decoupled.statements import DeleteRow, Direct, Insert, Truncate, UpdateRow, Write, row_number, tables_in
 from modak.gateway.decoupled.transaction import LakeTransaction
-from modak.gateway.decoupled.values import NullRefused, Values, array, batch, remote_name
+from modak.gateway.decoupled.values import NullRefused, Values, batch, check, remote_name
 from modak.gateway.dialect.coerce import as_numeric, coerced
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.expression import translate
@@ -92,7 +92,7 @@ def _update_row(pending: Pending, statement: UpdateRow, values: Values, op: int)
     names = tuple(f"a{number}" for number in statement.columns)
     for name, value in zip(names, values[1:], strict=True):
         # What the lake does not keep is an error of this statement, and not of the one that makes all of them into rows.
-        array(pending.definition, pending.columns[name], [value])
+        check(pending.definition, pending.columns[name], value)
     if not statement.returning:
         return Written("UPDATE", int(pending.update(rid, names, values[1:], op)))
     pending.flush()
