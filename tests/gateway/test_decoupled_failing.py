@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.gateway.test_decoupled_bulk import files_of
 from modak.embedded.postgres import Cluster
 from modak.failpoints import FailpointError, armed
 from modak.gateway.decoupled import parcels
+from modak.gateway.fdw import session as fdw_session
 
 IN_FLUSH = "decoupled.in_flush"
 # Joined with a table of Postgres's, so that rows are changed one by one.
@@ -122,3 +124,15 @@ def test_what_the_lake_does_not_keep_is_an_error_of_its_own_statement(client: Cl
             client.execute(SINGLY.format(assignment))
         assert client.execute(COUNT).fetchone() == (4,)
     assert balances(client) == [(1, 11), (2, 21), (3, 30), (4, 40)]
+
+
+def test_an_estimate_that_was_given_up_takes_no_transaction_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit before is being settled still, and the planner does not wait for that: whoever plans must not begin a transaction."""
+    monkeypatch.setattr(fdw_session, "_ESTIMATE_SECONDS_MAX", 0.2)
+    with armed("decoupled.before_confirm", lambda: time.sleep(1.5)):
+        client.execute("insert into account values (5, 50)")
+        with client.transaction():
+            assert client.execute(COUNT).fetchone() == (5,)
+            client.execute("insert into account values (6, 60)")
+            time.sleep(2)
+    assert client.execute(COUNT).fetchone() == (6,)

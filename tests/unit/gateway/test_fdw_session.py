@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from modak.gateway.decoupled.session import DecoupledSession
+from modak.gateway.failures import Cancelled
 from modak.gateway.fdw.session import FdwSession, InFailedTransaction
 
 
@@ -60,3 +63,37 @@ def test_a_commit_after_a_failure_is_no_success(session: FdwSession) -> None:
     assert session._status == b"I"
     run(session, "START TRANSACTION ISOLATION LEVEL REPEATABLE READ", "COMMIT TRANSACTION")
     assert told(session) == ["roll back", "commit"]
+
+
+def test_one_thing_at_a_time_though_nobody_waits_for_it(session: FdwSession) -> None:
+    """A task that is cancelled leaves its thread at work. What comes next waits for that, or the two would share a transaction."""
+    began, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def slow() -> None:
+        began.set()
+        go_on.wait(10)
+        done.append("slow")
+
+    async def story() -> None:
+        task = asyncio.create_task(session._in_thread(slow))
+        await asyncio.to_thread(began.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        after = asyncio.create_task(session._in_thread(lambda: done.append("after")))
+        # An estimate has nothing to wait for.
+        await session._in_thread(lambda: done.append("estimate"), alone=False)
+        await asyncio.sleep(0.1)
+        go_on.set()
+        await after
+
+    asyncio.run(story())
+    assert done == ["estimate", "slow", "after"]
+
+
+def test_a_session_that_has_ended_begins_nothing() -> None:
+    ended = DecoupledSession(None)  # type: ignore[arg-type]
+    ended.close()
+    with pytest.raises(Cancelled):
+        _ = ended.transaction

@@ -13,6 +13,7 @@ from modak.gateway.decoupled.pending import Pending
 from modak.gateway.decoupled.statements import ctid_sql
 from modak.gateway.decoupled.transaction import LakeTransaction
 from modak.gateway.decoupled.values import engine_type
+from modak.gateway.decoupled.world import World
 from modak.gateway.dialect.parse import identifier
 from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.query import Catalog, CatalogRelation, as_text, translate_query
@@ -110,15 +111,16 @@ def _predicates(tree: exp.Expr, sources: Mapping[str, list[str]], name: str, col
     return predicates(simple, columns)
 
 
-def guess(transaction: LakeTransaction, table_ids: Sequence[int], sql: str, values: Sequence[str | None]) -> Estimate:
-    """What the planner is told. Files are not opened; a transaction is not bound to a snapshot by being planned."""
+def guess(world: World, transaction: LakeTransaction | None, table_ids: Sequence[int], sql: str, values: Sequence[str | None]) -> Estimate:
+    """What the planner is told. Files are not opened; a transaction is not bound to a snapshot by being planned, nor begun."""
     parsed = substitute(parse_remote(sql), values)
     found = []
     for table_id in table_ids:
-        pending = transaction.pendings.get(table_id)
-        definition = transaction.definition(table_id)
-        base = pending.base if pending is not None else None if transaction.is_new(table_id) else transaction.world.recent_base(definition)
-        pending = pending or Pending(definition, transaction.world.tables, base)
+        pending = transaction.pendings.get(table_id) if transaction is not None else None
+        definition = (transaction or world).definition(table_id)
+        is_new = transaction is not None and transaction.is_new(table_id)
+        base = pending.base if pending is not None else None if is_new else world.recent_base(definition)
+        pending = pending or Pending(definition, world.tables, base)
         if base is None:
             found.append(Estimate(1_000, 100_000, 1, 100))
             continue

@@ -24,6 +24,7 @@ from modak.gateway.decoupled.world import World
 from modak.gateway.decoupled.writing import Written, write
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.remote import parse_remote, substitute
+from modak.gateway.failures import Cancelled
 from modak.gateway.fdw.cursor import BatchCursor, LakeRows, engine_errors
 from modak.gateway.wire.packed import Packed
 from modak.scan.estimate import Estimate
@@ -32,20 +33,26 @@ log = logging.getLogger("modak.gateway")
 
 
 class DecoupledSession:
-    """Every method belongs to the session's one thread at a time, except ``cancel``."""
+    """Every method belongs to the session's one thread at a time, except ``cancel`` and ``explain``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._transaction: LakeTransaction | None = None
         self._intake: Intake | None = None
         self._settling: threading.Thread | None = None
+        self._is_closed = False
+        self._beginning = threading.Lock()
 
     @property
     def transaction(self) -> LakeTransaction:
-        if self._transaction is None:
-            self.wait()
-            self._transaction = LakeTransaction(self._world)
-        return self._transaction
+        """Begins one if there is none. Never two: the second would take the place of one that has been written to."""
+        with self._beginning:
+            if self._transaction is None:
+                if self._is_closed:
+                    raise Cancelled("the session has ended")
+                self.wait()
+                self._transaction = LakeTransaction(self._world)
+            return self._transaction
 
     def cancel(self) -> None:
         transaction = self._transaction
@@ -72,10 +79,12 @@ class DecoupledSession:
         return BatchCursor(LakeRows(self._world.tables.engine, scan), scan.columns)
 
     def explain(self, sql: str, values: Sequence[str | None]) -> Estimate:
-        return reading.guess(self.transaction, tables_in(sql), sql, values)
+        """From any thread: whoever asks may give up, and the session goes on while this still runs. It begins and changes nothing."""
+        return reading.guess(self._world, self._transaction, tables_in(sql), sql, values)
 
     def facts(self, relation: str) -> tuple[int, int]:
-        found = [self._world.recent_base(self.transaction.definition(table_id)).snapshot for table_id in tables_in(relation)]
+        known = self._transaction or self._world
+        found = [self._world.recent_base(known.definition(table_id)).snapshot for table_id in tables_in(relation)]
         return sum(one.rows for one in found), sum(one.bytes for one in found)
 
     def takes_packed(self, sql: str) -> bool:
@@ -219,6 +228,7 @@ class DecoupledSession:
             settling.join()
 
     def close(self) -> None:
+        self._is_closed = True
         self.roll_back()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from modak.gateway.decoupled.writing import Written
 from modak.gateway.failures import EngineFailed
 from modak.gateway.fdw import statements
 from modak.gateway.fdw.authority import COLUMN, Authority, said_in
+from modak.gateway.fdw.costs import PAGE_BYTES, plan_line
 from modak.gateway.fdw.cursor import BatchCursor, ColdCursor
 from modak.gateway.fdw.request import understand
 from modak.gateway.fdw.residue import Residue
@@ -67,10 +70,6 @@ _TEXT_OID = 25
 _MESSAGE_BYTES_MAX = (1 << 30) - 1
 _REPEATED_MIN = 32
 _CURSORS_MAX = 100
-# Postgres's own cost units: a remote query has a price before its first row, a file a seek, a page and a row what they cost there.
-_STARTUP_COST, _FILE_COST, _PAGE_COST, _ROW_COST, _PAGE_BYTES = 25.0, 2.0, 0.05, 0.01, 8192
-# Below Postgres's own for a comparison: who reads the rows in columns sorts them sooner, and fewer of them travel.
-_COMPARISON_COST = 0.001
 _ESTIMATE_SECONDS_MAX = 5.0
 _GUESS = Estimate(rows=100_000, bytes=10_000_000, files=10, width=100)
 
@@ -110,6 +109,7 @@ class FdwSession:
     _busy: bool = False
     _repeated: int = 0
     """How often the statement that was prepared last has run."""
+    _turn: threading.Lock = field(default_factory=threading.Lock)
     _replies: list[bytes | memoryview] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -128,6 +128,8 @@ class FdwSession:
                 await self._handle(message)
                 self._busy = False
         finally:
+            # Where the gateway stops, a statement may still be running: it ends first.
+            self.cancel()
             await self._in_thread(self._close_all)
 
     def _parsed(self, message: Message) -> FrontendMessage | PackedBind:
@@ -247,7 +249,7 @@ class FdwSession:
             case statements.RelationPages(relation):
                 rows, size = await self._in_thread(lambda: self._facts(relation))
                 self._note_sample(relation)
-                return _rows(["pages"], [[str(max(1, size // _PAGE_BYTES))]], "SELECT 1")
+                return _rows(["pages"], [[str(max(1, size // PAGE_BYTES))]], "SELECT 1")
             case statements.RelationFacts(relation):
                 rows, _ = await self._in_thread(lambda: self._facts(relation))
                 self._note_sample(relation)
@@ -366,16 +368,11 @@ class FdwSession:
 
         try:
             async with asyncio.timeout(_ESTIMATE_SECONDS_MAX):
-                found = await self._in_thread(estimate)
+                found = await self._in_thread(estimate, alone=False)
         except (ModakError, OSError, TimeoutError) as cause:
             log.warning("an estimate was guessed, for the lake does not answer: %s", cause or "in time")
             found = _GUESS
-        startup = _STARTUP_COST + found.files * _FILE_COST
-        reading = found.bytes / _PAGE_BYTES * _PAGE_COST + found.comparisons * _COMPARISON_COST
-        total = startup + reading + found.rows * _ROW_COST
-        if found.comparisons:
-            startup += reading
-        return f"Cold Scan  (cost={startup:.2f}..{total:.2f} rows={found.rows} width={found.width})"
+        return plan_line(found)
 
     def _facts(self, relation: str) -> tuple[int, int]:
         if concerns(relation):
@@ -388,10 +385,12 @@ class FdwSession:
             self._cursors.popitem()[1].close()
         self._decoupled.close()
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[], T], *, alone: bool = True) -> T:
+        """``alone``: not before what the session did on another thread has ended, though nobody may be waiting for it any more."""
+
         def run() -> T:
             # Statement after statement looks at the same few tables.
-            with remembered():
+            with self._turn if alone else contextlib.nullcontext(), remembered():
                 return work()
 
         return await asyncio.get_running_loop().run_in_executor(self.lake.executor, run)
