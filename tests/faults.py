@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -24,16 +24,23 @@ _JSON_ERROR = b'{"error": {"message": "injected", "type": "Injected", "code": %d
 @dataclass
 class Fault:
     """What happens to requests of this method and path. ``lost``: done by the server, and the answer never comes; ``twice``: sent again, as
-    a proxy that lost the first answer does."""
+    a proxy that lost the first answer does; ``late``: answered with 504, and sent when ``arrive`` says so."""
 
     method: str = ".*"
     path: str = ".*"
     status: int | None = None
     lost: bool = False
     twice: bool = False
+    late: bool = False
     seconds: float = 0.0
     times: int = 1_000_000
     met: int = 0
+    waiting: list[Callable[[], object]] = field(default_factory=list)
+
+    def arrive(self) -> None:
+        """What came late is done by the server now."""
+        while self.waiting:
+            self.waiting.pop(0)()
 
     def takes(self, method: str, path: str) -> bool:
         if self.met >= self.times or not re.fullmatch(self.method, method) or not re.search(self.path, path):
@@ -133,9 +140,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             json = "/v1/" in self.path
             self._answer(fault.status, [], _JSON_ERROR % fault.status if json else _ERROR)
             return
-        status, headers, content = self._forward(body)
+        # A handler serves one request after the other: what is sent later has to be known by then.
+        command, path, given = self.command, self.path, self.headers.items()
+        if fault is not None and fault.late:
+            fault.waiting.append(lambda: self._forward(command, path, given, body))
+            self._answer(504, [], _JSON_ERROR % 504)
+            return
+        status, headers, content = self._forward(command, path, given, body)
         if fault is not None and fault.twice:
-            status, headers, content = self._forward(body)
+            status, headers, content = self._forward(command, path, given, body)
         if fault is not None and fault.lost:
             self.close_connection = True
             _cut(self.request)
@@ -154,16 +167,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _forward(self, command: str, path: str, given: Sequence[tuple[str, str]], body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         host = urlsplit(self.of.upstream)
         upstream = http.client.HTTPConnection(host.hostname or "", host.port, timeout=60)
         with contextlib.closing(upstream):
             # As they came, the host too: the signature covers them.
-            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
+            upstream.putrequest(command, path, skip_host=True, skip_accept_encoding=True)
+            for name, value in given:
                 if name.lower() not in _HOP | {"content-length"}:
                     upstream.putheader(name, value)
-            if body or "Content-Length" in self.headers:
+            if body or any(name.lower() == "content-length" for name, _ in given):
                 upstream.putheader("Content-Length", str(len(body)))
             upstream.endheaders(body or None)
             response = upstream.getresponse()

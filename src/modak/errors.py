@@ -255,6 +255,7 @@ class LakeError(ModakError):
     code = "lake"
     sqlstate = "58030"
     retry = Retry.LATER
+    may_arrive = False  # a commit was sent, and nothing says that it will not be carried out yet
 
 
 class LakeFull(LakeError):
@@ -268,6 +269,7 @@ class CommitUnknown(LakeError):
     """The catalog did not say whether a commit happened, and cannot be asked now. The stamp tells, when it can be read again."""
 
     code = "commit_unknown"
+    may_arrive = True
 
 
 class LakeTableExists(LakeError):

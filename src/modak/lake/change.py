@@ -117,7 +117,9 @@ def carry_out(change: Change, table: Table) -> int:
         if isinstance(cause, CommitFailedException):
             change._clean_all_uncommitted()
             raise LakeMoved("the lake table moved while files were being committed", hint="the next pass looks at what came") from cause
-        raise lake_failure(f"a commit to {name}", cause) from cause
+        failed = lake_failure(f"a commit to {name}", cause)
+        failed.may_arrive = True
+        raise failed from cause
     return change._snapshot_id
 
 

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from modak.core.decoupled import Definition
-from modak.errors import LakeError, ModakError, Retry
+from modak.errors import LakeError, LakeTableExists, ModakError, Retry
 from modak.failpoints import failpoint
 from modak.gateway.decoupled.pending import Pending
 from modak.gateway.decoupled.settled import COMMIT_ID, Journaled, claim_name
@@ -48,6 +48,22 @@ class Untold(ModakError):
 
     code = "untold_transaction"
     sqlstate = "55000"
+
+
+class Unsettled(LakeError):
+    """The lake did not say whether it committed, so Postgres does not. If the commit is there after all, it comes out again."""
+
+    code = "commit_unsettled"
+
+    @classmethod
+    def by(cls, failure: BaseException) -> Unsettled:
+        told = failure.message if isinstance(failure, ModakError) else type(failure).__name__
+        made = cls(
+            f"the lake did not say whether it committed: {told}",
+            hint="the transaction is rolled back, and can be run again; should its commit arrive yet, it is taken out by itself",
+        )
+        made.sqlstate = failure.sqlstate if isinstance(failure, LakeError) else made.sqlstate
+        return made
 
 
 @dataclass
@@ -124,14 +140,17 @@ def _all_or_nothing(transaction: LakeTransaction, intention: Journaled) -> Itera
     settled = transaction.world.settled
     try:
         yield
-    except BaseException:
+    except BaseException as failure:
+        is_over = False
         try:
-            settled.take_back(intention)
+            is_over = settled.take_back(intention, answered=not transaction.in_flight)
         except (ModakError, psycopg.Error) as cause:
             # The journal keeps it: Postgres is about to roll back, and whoever settles it later finds that out.
             log.warning("commit %s cannot be taken back yet: %s", intention.commit_id, cause)
         finally:
             settled.running.discard(intention.commit_id)
+        if transaction.in_flight and not is_over:
+            raise Unsettled.by(failure) from failure
         raise
 
 
@@ -178,7 +197,14 @@ def _written(pending: Pending, metadata: TableMetadata, prefix: str, transaction
 def _create(transaction: LakeTransaction, definition: Definition, commit_id: str) -> list[_Files]:
     lake = transaction.world.lake(definition.profile)
     schema = schema_of(definition)
-    table = lake.make(definition.ref, schema, spec_of(definition, schema), properties_of(definition, {COMMIT_ID: commit_id}))
+    properties = properties_of(definition, {COMMIT_ID: commit_id})
+    transaction.in_flight = True
+    try:
+        table = lake.make(definition.ref, schema, spec_of(definition, schema), properties)
+    except LakeTableExists:
+        transaction.in_flight = False
+        raise
+    transaction.in_flight = False
     pending = transaction.pendings.get(definition.table_id)
     if pending is None or not pending.has_changes:
         return []
@@ -203,11 +229,16 @@ def _commit_one(transaction: LakeTransaction, files: _Files, commit_id: str) -> 
             # Whoever was taken for dead meanwhile must not go on; the catalog's comparison is the last fence behind this one.
             claim.check()
             stamps |= {TICKET: str(claim.ticket), NODE: claim.node}
+        transaction.in_flight = True
         try:
             made = commits.change(table, stamps, added=files.added, deletes=files.deletes, removed=files.removed, merges_at=_MANIFESTS_MAX)
         except LakeMoved:
-            table = None
+            transaction.in_flight, table = False, None
             continue
+        except LakeError as failure:
+            transaction.in_flight = failure.may_arrive
+            raise
+        transaction.in_flight = False
         transaction.world.note_commit(definition, made.snapshot_id)
         return
     raise LakeError(

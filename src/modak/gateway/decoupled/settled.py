@@ -24,6 +24,7 @@ from modak.catalog.migrate import SQL
 from modak.errors import LakeError, ModakError
 from modak.failpoints import failpoint
 from modak.gateway.decoupled import taking_back
+from modak.gateway.decoupled.arrivals import Arrivals
 from modak.gateway.decoupled.taking_back import COMMIT_ID, Journaled
 from modak.lake import commits
 from modak.lake.undo import knows_parent
@@ -52,6 +53,7 @@ class Settled:
         self._known: dict[str, None] = {}
         self.running: set[str] = set()
         """What sessions of this gateway are at; each settles its own."""
+        self.arrivals = Arrivals(world)
         self._lock = threading.Lock()
 
     def visible(self, table: Table) -> IcebergSnapshot | None:
@@ -96,8 +98,11 @@ class Settled:
         if row is None or row["status"] != "in progress":
             raise TransactionGone("Postgres has given this transaction up already", hint="nothing of it came to the lake")
 
-    def settle(self, intention: Journaled, stop: threading.Event | None = None) -> bool:
-        """Wait for Postgres, then confirm or take back. False if it had to be left for later."""
+    def settle(self, intention: Journaled, stop: threading.Event | None = None, *, answered: bool = True) -> bool:
+        """Wait for Postgres, then confirm or take back. False if it had to be left for later.
+
+        ``answered``: the lake said of every commit that it was made. Otherwise one that is not there may arrive yet.
+        """
         pause = _POLL_SECONDS[0]
         while (status := self._status(intention)) == "in progress":
             if stop is not None and stop.is_set():
@@ -107,7 +112,7 @@ class Settled:
         if status == "committed":
             self.confirm(intention)
         elif status == "aborted":
-            self.take_back(intention)
+            return self.take_back(intention, answered=answered)
         else:
             # Too long ago for Postgres to remember, and others have lived with it since.
             self._keep(intention, taking_back.leave(self._world, intention))
@@ -130,9 +135,23 @@ class Settled:
         failpoint("decoupled.before_forget")
         self._forget(intention)
 
-    def take_back(self, intention: Journaled) -> None:
-        """Nothing of it is left in the lake, or, where others built upon it, all of it, and everybody is told. May be done twice."""
-        self._keep(intention, taking_back.take_back(self._world, intention))
+    def take_back(self, intention: Journaled, *, answered: bool = True) -> bool:
+        """Nothing of it is left in the lake, or, where others built upon it, all of it, and everybody is told. May be done twice.
+
+        False where some of it may arrive yet, and has to be waited for.
+        """
+        changes = [change for change in intention.changes if change["kind"] != "drop"]
+        awaited = None if answered else self.arrivals.awaited(intention.commit_id, changes)
+        try:
+            kept = taking_back.take_back(self._world, intention, awaited)
+        except BaseException:
+            # It counts from the first look that succeeded.
+            self.arrivals.forget(intention.commit_id)
+            raise
+        if kept is None:
+            return False
+        self._keep(intention, kept)
+        return True
 
     def _keep(self, intention: Journaled, kept: list[taking_back.Kept]) -> None:
         with self._world.connection() as connection:
@@ -141,6 +160,7 @@ class Settled:
 
     def _forget(self, intention: Journaled) -> None:
         self.running.discard(intention.commit_id)
+        self.arrivals.forget(intention.commit_id)
         with self._world.connection() as connection:
             connection.execute(SQL.query("forget_lake_commit"), {"commit_id": intention.commit_id})
 
@@ -153,12 +173,13 @@ class Settled:
         """What an earlier gateway, or a lake that did not answer, left behind; how many are settled now. Never waits for Postgres."""
         done = 0
         found = self.open_intentions()
+        self.arrivals.limit(intention.commit_id for intention in found)
         if found:
             # A copy of a database knows the numbers of transactions that were another server's.
             with self._world.connection() as connection:
                 ownership.check_lake(connection)
         for intention in found:
-            if intention.commit_id in self.running:
+            if intention.commit_id in self.running or not self.arrivals.is_due(intention.commit_id):
                 continue
             try:
                 done += self._settle_anothers(intention)
@@ -178,7 +199,7 @@ class Settled:
             # One that was only made has no name to others yet.
             for name in sorted({claim_name(change["uuid"]) for change in intention.changes if "uuid" in change}):
                 stack.enter_context(self._world.bakery.claim(name, cancelled=lambda: time.monotonic() > until))
-            return self.settle(intention, stopped)
+            return self.settle(intention, stopped, answered=False)
 
 
 def newest_settled(table: Table, is_settled: Callable[[str], bool]) -> IcebergSnapshot | None:

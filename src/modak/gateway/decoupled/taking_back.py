@@ -20,6 +20,7 @@ from modak.lake.storage import io_properties
 from modak.lake.undo import Found, find, undo
 
 if TYPE_CHECKING:
+    from modak.gateway.decoupled.arrivals import Awaited
     from modak.gateway.decoupled.world import World
 
 log = logging.getLogger("modak.gateway")
@@ -54,23 +55,35 @@ class Kept:
 
 @dataclass(frozen=True)
 class _Look:
-    """``is_there``: the commit is part of the table. ``obstacle``: why it cannot be taken out."""
+    """``is_there``: the commit is part of the table. ``obstacle``: why it cannot be taken out. ``number``: the table's last one, if it is
+    there still."""
 
     is_there: bool
     found: Found | None = None
     obstacle: str | None = None
+    number: int | None = None
 
     def kept(self, change: Change) -> Kept:
         snapshot_id = self.found.snapshot.snapshot_id if self.found is not None else None
         return Kept(change["profile"], change["ref"], snapshot_id, self.obstacle or _WITH_THE_REST)
 
 
-def take_back(world: World, intention: Journaled) -> list[Kept]:
-    """What had to stay: nothing, as a rule. All tables are looked at before one is touched."""
+def take_back(world: World, intention: Journaled, awaited: Awaited | None = None) -> list[Kept] | None:
+    """What had to stay: nothing, as a rule. All tables are looked at before one is touched.
+
+    None where some of it is ``awaited``: it is not there and may be yet, so its files stay.
+    """
     looks = [(change, _look(world, intention, change)) for change in intention.changes if change["kind"] != "drop"]
     if any(look.obstacle for _, look in looks):
         return [look.kept(change) for change, look in looks if look.is_there]
     failpoint("decoupled.before_undo")
+    absent = [(change, look) for change, look in looks if not look.is_there] if awaited is not None else []
+    # Of each of them, so that each is known by what it was like at the first look.
+    if awaited is not None and sum(awaited.may_come(change, look.number) for change, look in absent):
+        for change, look in reversed(looks):
+            if look.is_there:
+                _take_out(world, intention, change)
+        return None
     taken = [(change, _take_out(world, intention, change)) for change, _ in reversed(looks)]
     # Only where somebody who takes no turns came between the look and this.
     return [look.kept(change) for change, look in taken if look.obstacle]
@@ -92,7 +105,9 @@ def _look(world: World, intention: Journaled, change: Change) -> _Look:
         is_alone = all(commits.stamps_of(one).get(COMMIT_ID) == intention.commit_id for one in table.snapshots())
         return _Look(is_there, obstacle=_WRITTEN_TO if is_there and not is_alone else None)
     with lake_failures(change["ref"], lake.storage):
-        return _look_at(world, lake, table, intention, change)
+        look = _look_at(world, lake, table, intention, change)
+    is_same = str(table.metadata.table_uuid) == change.get("uuid")
+    return replace(look, number=getattr(table.metadata, "last_sequence_number", None) if is_same else None)
 
 
 def _look_at(world: World, lake: IcebergLake, table: Table, intention: Journaled, change: Change) -> _Look:

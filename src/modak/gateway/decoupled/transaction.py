@@ -64,6 +64,8 @@ class LakeTransaction:
     made: dict[int, tuple[int, Definition]] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     claims: dict[str, Claim] = field(default_factory=dict)
+    in_flight: bool = False
+    """A commit was sent to the lake, and nobody knows what became of it."""
     cancelled: threading.Event = field(default_factory=threading.Event)
     cancels: list[Callable[[], None]] = field(default_factory=list)
     """How to end what other servers are doing for it right now."""

@@ -46,7 +46,8 @@ begin
         'partition_by', to_jsonb(coalesce(p_partition_by, '{}')), 'is_attached', p_verb = 'attach',
         -- Drops that are committed here and under way in the lake: their names are free in a moment.
         'dropping', (select coalesce(jsonb_agg(c.change->>'ref'), '[]') from modak.lake_commits l, jsonb_array_elements(l.changes) c(change)
-                      where c.change->>'kind' = 'drop' and c.change->>'profile' = p_profile),
+                      where c.change->>'kind' = 'drop' and c.change->>'profile' = p_profile
+                        and pg_xact_status(l.xid::xid8) is distinct from 'aborted'),
         'replaced', to_jsonb(replaced || string_to_array(nullif(current_setting('modak.dropped_lake_tables', true), ''), chr(31)))));
     insert into modak.decoupled (table_id, schema_name, table_name, lake_table_ref, lake_table_uuid, storage_profile, columns, partition_by, is_attached)
     select number, p_schema, p_table, answer->>'ref', answer->>'uuid', p_profile, answer->'columns',

@@ -18,6 +18,10 @@ select d.table_id, n.nspname::text as schema, c.relname::text as name, d.lake_ta
 select metadata_location from modak_lake.iceberg_tables
  where catalog_name = %(catalog)s and table_namespace = %(namespace)s and table_name = %(name)s;
 
+-- name: hold_lake_pointer
+select metadata_location from modak_lake.iceberg_tables
+ where catalog_name = %(catalog)s and table_namespace = %(namespace)s and table_name = %(name)s for update;
+
 -- name: next_to_sweep
 select table_id from modak.decoupled
  where swept_at < now() - make_interval(secs => %(seconds)s) and not pg_is_in_recovery() order by swept_at limit 1;
