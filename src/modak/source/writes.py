@@ -27,8 +27,8 @@ TRIGGER = "modak_write"
 AFTERWARDS = "modak_missed"  # by its name before the next one, and that before the note is taken back
 ASK = "modak_missed_ask"
 _TEMPLATES = (
-    "write", "unseat", "missed", "same", "watch", "correct", "taken", "older", "key_is_indexed", "check_keys", "insert_rule", "planned_once",
-    "two_tier_view", "spill_guard", "spill_mirror", "capture", "unregister_first",
+    "write", "unseat", "missed", "same", "watch", "correct", "taken", "older", "key_is_indexed", "check_keys", "insert_rule",
+    "planned_once", "two_tier_view", "spill_guard", "spill_mirror", "capture", "unregister_first",
 )  # fmt: skip
 NOTES = {"modak_note_before": "before", "modak_note_after": "after"}
 
