@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tests.decoupling import Client, House, house, make
 
 from modak.embedded.postgres import Cluster
 from modak.failpoints import armed
+from modak.lake import history
 from modak.lake.listing import files_below
 
 POINTS = ["decoupled.after_files", "decoupled.after_journal", "decoupled.after_create", "decoupled.after_lake_commit"]
@@ -247,6 +249,38 @@ def test_two_tables_are_one_snapshot(world: House, client: Client) -> None:
             writer.commit()
         assert set(seen) == {(5, 5)}
         assert reader.execute("select (select sum(balance) from account), (select sum(balance) from other)").fetchone() == (5, 5)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_table_is_read_as_it_was_though_its_metadata_file_is_gone(
+    world: House, client: Client, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Many commits later; whether this gateway had read the table before the moment or not."""
+    monkeypatch.setattr(history, "_recent", history.Recent(0, 0))
+    make(client, "other", [("id", "bigint"), ("balance", "bigint")])
+    client.execute("insert into other values (1, 10)")
+    with world.lake_table("public.other").transaction() as change:
+        change.set_properties({"write.metadata.previous-versions-max": "2"})
+    client.execute("insert into other values (2, 20)")
+    then = world.lake_table("public.other").metadata_location.removeprefix("file://")
+    if not known:
+        monkeypatch.setattr(history, "_heads", history.Heads())
+    with world.client(autocommit=False) as reader:
+        reader.isolation_level = IsolationLevel.REPEATABLE_READ
+        assert reader.execute("select count(*) from account").fetchone() == (0,)
+        until = time.monotonic() + 30
+        while not known and not history.known_heads([f"file://{then}"]):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        for number in range(3, 8):
+            client.execute("insert into other values (%s, 0)", [number])
+        client.execute("update other set balance = 0")
+        assert not Path(then).exists()
+        assert reader.execute("select id, balance from other order by id").fetchall() == [(1, 10), (2, 20)]
+        reader.execute("insert into other values (100, 0)")
+        assert reader.execute("select count(*) from other").fetchone() == (3,)
+        reader.commit()
+    assert client.execute("select count(*), sum(balance) from other").fetchone() == (8, 0)
 
 
 def test_a_statement_that_changes_rows_sees_all_tables_as_they_are(world: House, client: Client) -> None:

@@ -53,6 +53,7 @@ _FAREWELL_SECONDS = 5
 _FOLLOW_SECONDS = 2.0
 _SETTLE_SECONDS = 2.0
 _SWEEP_SECONDS = 10.0
+_LEARN_SECONDS = 1.0
 _BINARY_COLLATIONS = ("C", "POSIX", "C.UTF-8", "C.utf8", "ucs_basic")
 
 
@@ -146,6 +147,8 @@ class Gateway:
         self._stack.callback(neighbour.close)
         sweeper = Tender("sweeping", lambda: sweep_next(decoupled), _SWEEP_SECONDS)
         self._stack.callback(sweeper.close)
+        learner = Tender("keeping moments", decoupled.moments.learn, _LEARN_SECONDS)
+        self._stack.callback(learner.close)
         residue, authority = Residue(self._dsn, scans.relation), Authority(decoupled.access_token)
         self._lake = Lake(self._engine, scans, pins, residue, whole, decoupled, executor, authority)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyiceberg.io import InputFile, OutputFile
@@ -22,6 +22,7 @@ _FROZEN = (Snapshot, SnapshotLogEntry, MetadataLogEntry)
 # Some kilobytes each, where a process read them itself; what it wrote shares them.
 _SNAPSHOTS_MAX = 10_000
 _FILES_MAX = 256
+_HEADS_MAX = 4_096
 
 
 class Recent:
@@ -49,11 +50,33 @@ class Recent:
                 self._snapshots -= len(self._kept.popitem(last=False)[1].snapshots)
 
 
+class Heads:
+    """The newest snapshot of a table by the location of its metadata; thread-safe, and bounded. They are small, and stay longer."""
+
+    def __init__(self, files_max: int = _HEADS_MAX) -> None:
+        self._files_max = files_max
+        self._kept: OrderedDict[str, Snapshot | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, location: str, metadata: TableMetadata) -> None:
+        current = metadata.current_snapshot_id
+        head = metadata.snapshot_by_id(current) if current is not None else None
+        with self._lock:
+            self._kept[location] = head
+            self._kept.move_to_end(location)
+            while len(self._kept) > self._files_max:
+                self._kept.popitem(last=False)
+
+    def known(self, locations: Iterable[str]) -> dict[str, Snapshot | None]:
+        with self._lock:
+            return {location: self._kept[location] for location in locations if location in self._kept}
+
+
 class _Thread(threading.local):
     remembers = False
 
 
-_recent = Recent()
+_recent, _heads = Recent(), Heads()
 _thread = _Thread()
 _read, _write = FromInputFile.table_metadata, ToOutputFile.table_metadata
 
@@ -68,6 +91,11 @@ def remembered() -> Iterator[None]:
         _thread.remembers = before
 
 
+def known_heads(locations: Iterable[str]) -> dict[str, Snapshot | None]:
+    """The newest snapshots by these metadata files, None for a table without any, of those that were read or written here lately."""
+    return _heads.known(locations)
+
+
 def _read_once(input_file: InputFile, *given: Any, **named: Any) -> TableMetadata:
     if not _thread.remembers:
         return _read(input_file, *given, **named)
@@ -75,6 +103,7 @@ def _read_once(input_file: InputFile, *given: Any, **named: Any) -> TableMetadat
     if found is None:
         found = _read(input_file, *given, **named)
         _recent.put(input_file.location, found)
+        _heads.put(input_file.location, found)
     return found
 
 
@@ -82,6 +111,7 @@ def _write_and_keep(metadata: TableMetadata, output_file: OutputFile, *given: An
     _write(metadata, output_file, *given, **named)
     if _thread.remembers:
         _recent.put(output_file.location, metadata)
+        _heads.put(output_file.location, metadata)
 
 
 def _itself(entry: Any, _memo: dict[int, Any] | None = None) -> Any:

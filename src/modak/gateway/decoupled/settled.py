@@ -57,7 +57,7 @@ class Settled:
         self._lock = threading.Lock()
 
     def visible(self, table: Table) -> IcebergSnapshot | None:
-        return newest_settled(table, self._is_settled)
+        return newest_settled(table, self._is_settled, table.current_snapshot())
 
     def is_certain(self, table: Table) -> bool:
         """Whether the table itself is there to stay: it was not made by a transaction of this database that may yet be taken back."""
@@ -202,9 +202,8 @@ class Settled:
             return self.settle(intention, stopped, answered=False)
 
 
-def newest_settled(table: Table, is_settled: Callable[[str], bool]) -> IcebergSnapshot | None:
-    """The newest snapshot that is sure to stay, by what is known of the commits of ours that made them."""
-    current = table.current_snapshot()
+def newest_settled(table: Table, is_settled: Callable[[str], bool], current: IcebergSnapshot | None) -> IcebergSnapshot | None:
+    """The newest snapshot, from ``current`` back, that is sure to stay, by what is known of the commits of ours that made them."""
     while current is not None:
         stamp = commits.stamps_of(current).get(COMMIT_ID)
         if stamp is None or is_settled(stamp):

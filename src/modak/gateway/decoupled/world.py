@@ -16,6 +16,7 @@ from modak.connection import Connection, open_connection
 from modak.core.decoupled import Definition
 from modak.errors import LakeError, NotFound, Retry
 from modak.gateway.decoupled.base import Base
+from modak.gateway.decoupled.moment import Moments
 from modak.gateway.decoupled.parcels import Parcels
 from modak.gateway.decoupled.settled import Settled
 from modak.lake.iceberg import IcebergLake
@@ -53,6 +54,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.settled = Settled(self)
+        self.moments = Moments(self)
 
     def definition(self, table_id: int) -> Definition:
         with self.connection() as connection:
@@ -107,6 +109,11 @@ class World:
             if (current.snapshot_id if current is not None else None) == known.snapshot_id:
                 return known
         table = self.lake(definition.profile).load_at(definition.ref, location)
+        return self._read(definition, table, visible(table))
+
+    def base_as_of(self, definition: Definition, visible: Callable[[Table], IcebergSnapshot | None]) -> Base:
+        """The table as the newest metadata have it; ``visible`` says which of its snapshots."""
+        table = self.lake(definition.profile).load(definition.ref)
         return self._read(definition, table, visible(table))
 
     def _read(self, definition: Definition, table: Table, current: IcebergSnapshot | None) -> Base:
