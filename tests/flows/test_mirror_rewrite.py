@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.flows import test_mirror_types as types
@@ -15,6 +16,8 @@ from modak.jobs.context import JobContext
 from modak.jobs.mirroring import leaves
 from modak.jobs.mirroring.leaves import Leaf
 from modak.jobs.mirroring.rewritten import Rewritten
+from modak.source import replication
+from modak.source.heap import Snapshot
 
 pytestmark = pytest.mark.inline
 T = Name("public", "items")
@@ -215,3 +218,39 @@ def test_a_table_too_large_to_be_compared(items: World, monkeypatch: pytest.Monk
     run(app, connection, "vacuum full items")
     connection.execute("alter table items alter column n type bigint")
     assert "too large to be compared" in pump(app, connection).parked["public.items"]
+
+
+MEANWHILE = {
+    "rewritten": ["alter table public.items alter column n type bigint using n * 2"],
+    "attached": [
+        "create table public.q (id int not null, n int)",
+        "insert into public.q values (105, 1)",
+        "alter table public.items attach partition public.q for values from (100) to (200)",
+    ],
+}
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_what_happens_between_the_snapshot_of_a_copy_and_its_look(mirrored: World, what: str) -> None:
+    """A snapshot sees no row of a file that was written later, and rows that come by a partition are not in the stream."""
+    app, connection = mirrored
+    kind = " partition by range (id)" if what == "attached" else ""
+    connection.execute(f"create table items (id int primary key, n int){kind}")
+    if kind:
+        connection.execute("create table p partition of items for values from (0) to (100)")
+    connection.execute("insert into items select i, i from generate_series(1, 9) i")
+    left, taken = MEANWHILE[what].copy(), replication.slot_snapshot
+
+    @contextlib.contextmanager
+    def late(dsn: str) -> Iterator[tuple[Snapshot, int]]:
+        with taken(dsn) as found:
+            with connect(app.dsn, autocommit=True) as other:
+                while left:
+                    other.execute(left.pop(0))
+            yield found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replication, "slot_snapshot", late)
+        start(app, connection, T)
+    same(app, connection, T)
+    run(app, connection, "insert into items values (50, 1)")

@@ -92,10 +92,11 @@ def _copy(context: JobContext, again: bool, chunk_bytes: int | None) -> CopyOutc
     for _ in range(ATTEMPTS_MAX):
         # Before the snapshot: whatever is done to the publication from then on is noticed.
         published = watch.published(connection, table)
+        files = leaf_files.read(connection, table.table_id)
         with replication.slot_snapshot(context.dsn) as (snapshot, lsn):
             try:
                 with heap.within(context.dsn, snapshot) as session:
-                    return _under_snapshot(context, session, _Look(snapshot, lsn, published), chunk_bytes, again)
+                    return _under_snapshot(context, session, _Look(snapshot, lsn, published, files), chunk_bytes, again)
             except _Rewritten as cause:
                 # With another snapshot: what was done of files that are gone is forgotten there.
                 log.info("%s", cause)
@@ -130,11 +131,12 @@ class _Rewritten(ModakError):
 
 @dataclass(frozen=True)
 class _Look:
-    """A snapshot, its place in the stream, and the entry of the publication that tells of everything after it."""
+    """A snapshot, its place in the stream, and the entry of the publication that tells of everything after it. ``files``: those before."""
 
     snapshot: Snapshot
     lsn: int
     published: str
+    files: leaf_files.Leaves
 
 
 def _under_snapshot(context: JobContext, session: Connection, look: _Look, chunk_bytes: int | None, again: bool) -> CopyOutcome:
@@ -142,6 +144,9 @@ def _under_snapshot(context: JobContext, session: Connection, look: _Look, chunk
     connection, table_id = context.connection, context.table_id
     columns = evolve.follow(context, context.relation(), replace=again)
     files = leaf_files.read(connection, table_id)
+    if leaf_files.places(files) != leaf_files.places(look.files):
+        # Of a file that was written since, the snapshot sees nothing, and what a partition brought is in neither.
+        raise _Rewritten(f"{context.table.name} was rewritten, or its partitions changed, while the copy took its snapshot")
     shapes = first_shape(connection, table_id, replication.inserted_lsn(connection))
     shape = _shape_text(shapes)
 

@@ -128,6 +128,11 @@ def _has_first_file(leaf: Leaf) -> bool:
     return bool(leaf["filenode"] == leaf["oid"])
 
 
+def places(leaves: Sequence[Leaf]) -> set[tuple[Any, ...]]:
+    """Where rows stand, to be compared between two looks: partitions, their files, and how each one is a part of the table."""
+    return {(leaf["oid"], leaf["filenode"], *_links(leaf)) for leaf in leaves}
+
+
 def explained(looked: Leaves, before: Sequence[Leaf], known: Sequence[Leaf], now: Leaves) -> Leaves:
     """The partitions of a look, with the files that a TRUNCATE gave them since. What came since is for the next look.
 
