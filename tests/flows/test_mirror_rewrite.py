@@ -13,7 +13,7 @@ from modak.app import App
 from modak.connection import Connection, connect
 from modak.core.table import Name
 from modak.jobs.context import JobContext
-from modak.jobs.mirroring import leaves
+from modak.jobs.mirroring import leaves, rewritten
 from modak.jobs.mirroring.leaves import Leaf
 from modak.jobs.mirroring.rewritten import Rewritten
 from modak.source import replication
@@ -153,8 +153,11 @@ def after_the_look(monkeypatch: pytest.MonkeyPatch, app: App, *statements: str) 
     monkeypatch.setattr(Rewritten, "look", looked)
 
 
-def test_writers_go_on_while_it_is_compared(items: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_writers_go_on_while_it_is_compared(items: World, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     app, connection = items
+    monkeypatch.setattr(rewritten, "FETCH_ROWS", rows)
+    monkeypatch.setattr(rewritten, "BATCH_ROWS", 2 * rows)
     connection.execute("alter table items alter column n type bigint")
     after_the_look(
         monkeypatch,

@@ -181,6 +181,8 @@ class Likeness:
 
     def unlike(self, rows: Sequence[Row]) -> tuple[Key, str | None] | None:
         """A key, and the column in which its row differs; None in its place: no row. ``rows``: the key's values, then the columns'."""
+        if not rows:
+            return None
         work = self._work
         size = len(work.key_fields)
         keys = [cast(Key, row[:size]) for row in rows]

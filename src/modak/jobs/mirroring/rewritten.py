@@ -8,10 +8,12 @@ it, and what committed since, of which the stream tells the keys. Every other ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import DictRow
 
 from modak.connection import Connection, open_connection
 from modak.core.changes import UNCHANGED, Key, Row
@@ -29,7 +31,9 @@ from modak.source import replication
 from modak.source.pgoutput import Delete, Insert, Truncate, Update
 from modak.source.spill import identifier
 
-BATCH_ROWS = 20_000
+FETCH_ROWS = 5_000
+# For each batch the lake's keys are read again, so it is as large as memory is meant for.
+BATCH_ROWS, BATCH_BYTES = 200_000, 64 * 1024 * 1024
 LOCK_TIMEOUT = "5s"
 LATER = "the next pass looks into it"
 
@@ -115,9 +119,7 @@ class Rewritten:
             with self.session.cursor(name="modak_rewritten") as found:
                 found.execute(query)
                 self._check_file(follower)
-                while rows := found.fetchmany(BATCH_ROWS):
-                    told = [tuple(row["row"]) for row in rows]
-                    yield [row for row in told if row[:size] not in self.touched]
+                yield from _batches(found, size, self.touched)
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.LockNotAvailable) as cause:
             raise LockNotAvailable(f"{follower.table.name} was altered while it was compared with the lake", hint=LATER) from cause
 
@@ -126,6 +128,20 @@ class Rewritten:
         row = self.session.execute("select pg_relation_filenode(%s::oid)::bigint as filenode", [self.leaf["oid"]]).fetchone()
         if row is None or row["filenode"] != self.leaf["filenode"]:
             raise LockNotAvailable(f"{follower.table.name} was rewritten again while it was compared with the lake", hint=LATER)
+
+
+def _batches(cursor: psycopg.ServerCursor[DictRow], size: int, touched: AbstractSet[Key]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    held = 0
+    while rows := cursor.fetchmany(FETCH_ROWS):
+        told = [tuple(row["row"]) for row in rows]
+        batch += [row for row in told if row[:size] not in touched]
+        held += sum(len(value) for row in told for value in row if value is not None)
+        if len(batch) >= BATCH_ROWS or held >= BATCH_BYTES:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
 
 
 def _difference(key: Key, column: str | None) -> str:
