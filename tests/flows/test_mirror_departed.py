@@ -264,6 +264,7 @@ def test_a_partition_that_is_being_detached_is_waited_for(items: World) -> None:
             connection.execute("alter table items detach partition p1 concurrently")
         connection.execute("reset statement_timeout")
     assert "is being detached" in pump(app, connection).failed["public.items"]
+    assert "is being detached" in problem(connection, T)
     run(app, connection, "alter table items detach partition p1 finalize", "insert into items values (299) on conflict do nothing")
 
 

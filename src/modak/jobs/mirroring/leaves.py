@@ -15,7 +15,7 @@ from modak.catalog.tables import Registered
 from modak.connection import Connection
 from modak.core.bounds import DEFAULT
 from modak.core.table import Name
-from modak.errors import LockNotAvailable
+from modak.errors import ModakError, Retry
 from modak.source.relation import SQL
 from modak.source.spill import identifier
 
@@ -32,6 +32,13 @@ def read(connection: Connection, table_id: int) -> Leaves:
 
 def leaf_name(leaf: Leaf) -> Name:
     return Name(leaf["schema_name"], leaf["table_name"])
+
+
+class BeingDetached(ModakError):
+    """A partition of a mirrored table is on its way out (DETACH … CONCURRENTLY), and rows may still come by it. The mirror waits."""
+
+    code = "being_detached"
+    retry = Retry.LATER
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,9 @@ def _lost(connection: Connection, table: Registered, gone: Sequence[Leaf]) -> st
             return f"partition {leaf_name(leaf)} was detached or dropped"
         link = connection.execute(SQL.query("find_link"), {"oid": known["top"], "parent": table.table_id}).fetchone()
         if link is not None and link["is_pending"]:
-            raise LockNotAvailable(
+            raise BeingDetached(
                 f"partition {leaf_name(leaf)} of {table.name} is being detached",
-                hint="DETACH … CONCURRENTLY has to end, or FINALIZE to end it",
+                hint=f"if nobody works on it: alter table {table.name} detach partition {leaf_name(leaf)} finalize",
             )
         if link is not None:
             return f"partition {leaf_name(leaf)} was detached or dropped below the partition that it was a part of"
