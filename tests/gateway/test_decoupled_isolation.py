@@ -15,7 +15,8 @@ from tests.decoupling import Client, House, house, make
 
 from modak.embedded.postgres import Cluster
 from modak.failpoints import armed
-from modak.lake import history
+from modak.gateway.decoupled import serializable as decoupled_serializable
+from modak.lake import commits, history
 from modak.lake.listing import files_below
 
 POINTS = ["decoupled.after_files", "decoupled.after_journal", "decoupled.after_create", "decoupled.after_lake_commit"]
@@ -323,3 +324,131 @@ def test_a_lock_reads_what_is_there_now(world: House, client: Client, lock: str)
         second.execute("update account set balance = 14")
         second.commit()
     assert client.execute("select * from account").fetchall() == [(1, 14)]
+
+
+def test_a_lock_on_a_table_that_moved_since_the_moment(world: House, client: Client) -> None:
+    """Another table was read first: the one that is locked belongs to the same moment, though nobody has looked at it yet."""
+    make(client, "other", [("id", "bigint"), ("balance", "bigint")])
+    client.execute("insert into account values (1, 10)")
+    client.execute("insert into other values (1, 10), (2, 20)")
+    with world.client(autocommit=False) as reader:
+        reader.isolation_level = IsolationLevel.REPEATABLE_READ
+        assert reader.execute("select balance from account").fetchone() == (10,)
+        client.execute("update account set balance = 11")
+        client.execute("update other set balance = 11 where id = 1")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            reader.execute("select * from other for update")
+        reader.rollback()
+        # What only came is not seen, and in nobody's way.
+        assert reader.execute("select balance from account").fetchone() == (11,)
+        client.execute("insert into other values (3, 30)")
+        assert reader.execute("select id from other order by id for update").fetchall() == [(1,), (2,)]
+        reader.rollback()
+        # The turn is its own already, by an update of another row.
+        reader.execute("select * from account").fetchall()
+        client.execute("update other set balance = 22 where id = 2")
+        reader.execute("update other set balance = 12 where id = 1")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            reader.execute("select * from other where id = 2 for update")
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ])
+def test_locks_before_reads_meet_no_conflict(world: House, client: Client, level: IsolationLevel) -> None:
+    """One table after the other, the second one after somebody else had it."""
+    make(client, "other", [("id", "bigint"), ("balance", "bigint")])
+    for table in ("account", "other"):
+        client.execute(f"insert into {table} values (1, 10)")  # type: ignore[arg-type]
+    with world.client(autocommit=False) as own:
+        own.isolation_level = level
+        assert own.execute("select balance from account for update").fetchone() == (10,)
+        client.execute("update other set balance = 11")
+        assert own.execute("select balance from other for update").fetchone() == (11,)
+        assert own.execute("select a.balance + b.balance from account a, other b").fetchone() == (21,)
+        own.execute("update account set balance = 0")
+        own.execute("update other set balance = balance + 10")
+        own.commit()
+    assert client.execute("select a.balance, b.balance from account a, other b").fetchone() == (0, 21)
+
+
+def serializable(world: House) -> Client:
+    made = world.client(autocommit=False)
+    made.isolation_level = IsolationLevel.SERIALIZABLE
+    return made
+
+
+def test_no_write_skew_in_serializable(world: House, client: Client) -> None:
+    """Each reads what the other one writes: there is no order in which both could have happened."""
+    make(client, "other", [("id", "bigint"), ("balance", "bigint")])
+    with serializable(world) as one, serializable(world) as another:
+        for reader, read, written in ((one, "account", "other"), (another, "other", "account")):
+            assert reader.execute(f"select count(*) from {read}").fetchone() == (0,)  # type: ignore[arg-type]
+            reader.execute(f"insert into {written} values (1, 10)")  # type: ignore[arg-type]
+        one.commit()
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            another.commit()
+        another.rollback()
+        # Again, and alone: it sees what the first one did.
+        assert another.execute("select count(*) from other").fetchone() == (1,)
+        another.execute("insert into account values (1, 10)")
+        another.commit()
+        # One table is enough: both add to what both have counted.
+        for reader in (one, another):
+            assert reader.execute("select count(*) from account").fetchone() == (1,)
+            reader.execute("insert into account values (2, 20)")
+        another.commit()
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            one.commit()
+    assert client.execute("select count(*) from account").fetchone() == (2,)
+
+
+def test_two_that_wait_for_each_other_in_serializable(world: House, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the turn at the table that the other one has read. One of them goes on, or none."""
+    monkeypatch.setattr(decoupled_serializable, "_PATIENCE_SECONDS", (0.2, 3.0))
+    make(client, "other", [("id", "bigint"), ("balance", "bigint")])
+    for table in ("account", "other"):
+        client.execute(f"insert into {table} values (1, 10)")  # type: ignore[arg-type]
+    failed: list[psycopg.Error] = []
+    both = threading.Barrier(2)
+
+    def withdraw(table: str) -> None:
+        with serializable(world) as own:
+            try:
+                found = own.execute("select (select balance from account) + (select balance from other)").fetchone()
+                assert found == (20,)
+                own.execute(f"update {table} set balance = balance - 20")  # type: ignore[arg-type]
+                both.wait(30)
+                own.commit()
+            except psycopg.errors.SerializationFailure as failure:
+                failed.append(failure)
+
+    threads = [threading.Thread(target=withdraw, args=(table,)) for table in ("account", "other")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 <= len(failed) <= 2
+    total = client.execute("select (select balance from account) + (select balance from other)").fetchone()
+    assert total == (20 if len(failed) == 2 else 0,)
+
+
+def test_what_is_no_conflict_in_serializable(world: House, client: Client) -> None:
+    """Rows that are added by who has read nothing, tables that nobody writes to, and files that were written anew."""
+    make(client, "other", [("id", "bigint"), ("balance", "bigint")])
+    client.execute("insert into account values (1, 10)")
+    with serializable(world) as one, serializable(world) as another:
+        for number, writer in enumerate((one, another), start=2):
+            writer.execute("insert into account values (%s, 0)", [number])
+        one.commit()
+        another.commit()
+        assert one.execute("select count(*) from account").fetchone() == (3,)
+        assert another.execute("select count(*) from account").fetchone() == (3,)
+        commits.change(world.lake_table("public.account"), {}, is_rewrite=True)
+        one.execute("insert into other values (1, 1)")
+        another.execute("insert into other values (2, 2)")
+        one.commit()
+        another.commit()
+        # Who only reads is as of his moment.
+        assert one.execute("select count(*) from other").fetchone() == (2,)
+        client.execute("insert into other values (3, 3)")
+        one.commit()
+    assert client.execute("select count(*) from other").fetchone() == (3,)

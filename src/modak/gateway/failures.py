@@ -31,6 +31,13 @@ class EngineOutOfMemory(ModakError):
     sqlstate = "53200"
 
 
+class InFailedTransaction(ModakError):
+    """COMMIT after an error that nobody went back behind."""
+
+    code = "in_failed_transaction"
+    sqlstate = "25P02"
+
+
 class StatementFailed(ModakError):
     """An error that Postgres would have raised too, with its SQLSTATE."""
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from modak.gateway.decoupled.session import DecoupledSession
-from modak.gateway.failures import Cancelled
-from modak.gateway.fdw.session import FdwSession, InFailedTransaction
+from modak.gateway.failures import Cancelled, InFailedTransaction
+from modak.gateway.fdw.session import FdwSession
 
 
 class Decoupled:

@@ -14,9 +14,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from modak.core.decoupled import Definition
-from modak.errors import LakeError, LakeTableExists, ModakError, Retry
+from modak.errors import LakeError, LakeTableExists, ModakError
 from modak.failpoints import failpoint
+from modak.gateway.decoupled import serializable
 from modak.gateway.decoupled.pending import Pending
+from modak.gateway.decoupled.serializable import Conflict
 from modak.gateway.decoupled.settled import COMMIT_ID, Journaled, claim_name
 from modak.gateway.decoupled.transaction import LakeTransaction
 from modak.lake import commits
@@ -33,14 +35,6 @@ TICKET, NODE = "modak.ticket", "modak.node"
 _ATTEMPTS = 20
 # Each commit leaves a manifest, and lists all of them: as in Iceberg's own writers, a hundred small ones become one.
 _MANIFESTS_MAX = 100
-
-
-class Conflict(ModakError):
-    """Rows that this transaction changed were changed by another one that committed first."""
-
-    code = "serialization_failure"
-    sqlstate = "40001"
-    retry = Retry.NOW
 
 
 class Untold(ModakError):
@@ -112,6 +106,7 @@ def commit(transaction: LakeTransaction) -> Journaled | None:
         failpoint("decoupled.after_journal")
         files = _claimed(transaction, changed, commit_id)
         settled.check_open(intention)
+        serializable.check(transaction, serializable.read_tables(transaction))
         for definition in made.values():
             files += _create(transaction, definition, commit_id)
             failpoint("decoupled.after_create")
@@ -124,8 +119,7 @@ def _claimed(transaction: LakeTransaction, changed: list[Pending], commit_id: st
     files = [_written(pending, _metadata(pending), commit_id, transaction) for pending in changed if pending.base is not None]
     failpoint("decoupled.after_files")
     files = [one for one in files if not one.is_empty]
-    for one in sorted(files, key=lambda one: one.pending.definition.ref):
-        transaction.claim(one.pending.definition)
+    serializable.claim(transaction, [one.pending for one in files], read=serializable.read_tables(transaction))
     return files
 
 
@@ -251,6 +245,8 @@ def _check_conflicts(transaction: LakeTransaction, files: _Files, table: Table) 
     """Whoever only adds rows gets on with everybody. Rows that go must be as they were when they were chosen."""
     base = files.pending.base
     current = table.current_snapshot()
+    if base is not None and transaction.is_serializable and files.pending.is_read and not serializable.has_stayed(table, base):
+        raise Conflict.on(files.pending)
     if base is None or files.only_adds or (current.snapshot_id if current else None) == base.snapshot_id:
         return
     lake = transaction.world.lake(files.pending.definition.profile)
@@ -262,6 +258,4 @@ def _check_conflicts(transaction: LakeTransaction, files: _Files, table: Table) 
     if files.removed and set(present) != set(before):
         touched = set(before) | set(present)
     if any(present.get(location) != before.get(location) for location in touched):
-        raise Conflict(
-            f"could not serialize access to {files.pending.definition.name} due to concurrent update", hint="run the transaction again"
-        )
+        raise Conflict.on(files.pending)

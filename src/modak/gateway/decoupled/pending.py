@@ -64,6 +64,8 @@ class Pending:
     _next: int = 0
     _active: list[Cursor] = field(default_factory=list)
     is_numbered: bool = False  # somebody has been told the numbers of its rows
+    is_read: bool = False
+    is_steady: bool = False  # nobody could change the table since it was looked at first
 
     @property
     def columns(self) -> dict[str, DecoupledColumn]:
@@ -129,11 +131,8 @@ class Pending:
             self.flush()
 
     def flush(self) -> None:
-        """Into the engine, set by set: row by row it would take a thousand times as long.
-
-        All of it or nothing: what fails here is a later statement's failure, after which the transaction may go on from a savepoint, and
-        what was acknowledged before must still be there.
-        """
+        """Into the engine, set by set: row by row it would take a thousand times as long. All of it or nothing: it may be a later statement
+        that fails here, and what was acknowledged before must be there when the transaction goes on from a savepoint."""
         if not (self._batches or self._updates or self._removals or self._parcels):
             return
         with self.cursor() as cursor:
@@ -267,6 +266,7 @@ class Pending:
     def source(self, names: Sequence[str], predicates: Sequence[Predicate] = (), *, numbered: bool = False, upto: int = OP_MAX) -> str:
         """A FROM item with these columns by their remote names; ``numbered``: and ``rid``. ``upto``: as of that operation."""
         self.flush()
+        self.is_read = True
         self.is_numbered = self.is_numbered or numbered
         return self._source(names, predicates, numbered=numbered, upto=upto)
 
@@ -352,8 +352,7 @@ class Pending:
         items = ", ".join(f"{to_arrow(column)} AS {quoted(column.name)}" for column in columns)
         rows = f"SELECT *, {first} + seq AS rid FROM {self._added}"  # noqa: S608
         query = f"SELECT {items} FROM ({rows}) AS added{self._still_there('added', OP_MAX)} ORDER BY seq"  # noqa: S608
-        rows_seen, bytes_seen = self._seen
-        fitting = _BATCH_BYTES * rows_seen // max(bytes_seen, 1)
+        fitting = _BATCH_BYTES * self._seen[0] // max(self._seen[1], 1)
         reader = cursor.execute(query).to_arrow_reader(max(_VECTOR_ROWS, min(_BATCH_ROWS, fitting or _BATCH_ROWS)))
         for batch in reader:
             if batch.num_rows:

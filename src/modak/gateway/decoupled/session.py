@@ -17,9 +17,10 @@ from modak.gateway.decoupled import committing, orders, reading
 from modak.gateway.decoupled.evaluation import Evaluation
 from modak.gateway.decoupled.intake import Intake
 from modak.gateway.decoupled.parcels import Parcel
+from modak.gateway.decoupled.serializable import Conflict
 from modak.gateway.decoupled.settled import Journaled
 from modak.gateway.decoupled.statements import Insert, is_order, locked_in, parse_write, tables_in
-from modak.gateway.decoupled.transaction import LakeTransaction
+from modak.gateway.decoupled.transaction import SERIALIZABLE, LakeTransaction
 from modak.gateway.decoupled.world import World
 from modak.gateway.decoupled.writing import Written, write
 from modak.gateway.dialect.errors import Untranslatable
@@ -41,6 +42,8 @@ class DecoupledSession:
         self._intake: Intake | None = None
         self._settling: threading.Thread | None = None
         self._is_closed = False
+        self.is_serializable = False
+        """Whether Postgres said so when its transaction began. Of other isolations it tells with the first write."""
         self._beginning = threading.Lock()
 
     @property
@@ -51,7 +54,7 @@ class DecoupledSession:
                 if self._is_closed:
                     raise Cancelled("the session has ended")
                 self.wait()
-                self._transaction = LakeTransaction(self._world)
+                self._transaction = LakeTransaction(self._world, isolation=SERIALIZABLE if self.is_serializable else None)
             return self._transaction
 
     def cancel(self) -> None:
@@ -66,9 +69,9 @@ class DecoupledSession:
         self._hold()
         for table_id in locked_in(sql):
             if not transaction.lock(table_id):
-                raise committing.Conflict(
+                raise Conflict(
                     f"could not serialize access to {transaction.definition(table_id).name} due to concurrent update",
-                    hint="run the transaction again; one that locks a table before it reads it does not meet this",
+                    hint="run the transaction again; one that locks a table before it reads any does not meet this",
                 )
         try:
             scan = reading.scan(transaction, sql, values)

@@ -22,6 +22,7 @@ from modak.lake.iceberg import IcebergLake
 from modak.mesh.bakery import Claim
 
 _READ_COMMITTED = "read committed"
+SERIALIZABLE = "serializable"
 
 
 class WriterWaits(ModakError):
@@ -50,7 +51,7 @@ class Dropped:
 
 @dataclass
 class LakeTransaction:
-    """``xid`` is Postgres's name for it and ``isolation`` what the client chose, both known from the first write on.
+    """``xid`` is Postgres's name for it and ``isolation`` what the client chose, both known from the first write on, SERIALIZABLE before.
 
     ``moment`` is when it looked at the first table of the embedded catalog: it reads all of them as they were then.
     """
@@ -71,6 +72,10 @@ class LakeTransaction:
     """How to end what other servers are doing for it right now."""
     _savepoints: list[tuple[str, int]] = field(default_factory=list)
 
+    @property
+    def is_serializable(self) -> bool:
+        return self.isolation == SERIALIZABLE
+
     def next_op(self) -> int:
         self.op += 1
         return self.op
@@ -86,7 +91,9 @@ class LakeTransaction:
         """The table as this transaction sees it; the first look at any decides which snapshot that is."""
         if table_id not in self.pendings:
             definition = self.definition(table_id)
-            self.pendings[table_id] = Pending(definition, self.world.tables, None if self.is_new(table_id) else self._base(definition))
+            base = None if self.is_new(table_id) else self._base(definition)
+            is_steady = base is None or claim_name(base.metadata.table_uuid) in self.claims
+            self.pendings[table_id] = Pending(definition, self.world.tables, base, is_steady=is_steady)
         return self.pendings[table_id]
 
     def is_new(self, table_id: int) -> bool:
@@ -138,25 +145,23 @@ class LakeTransaction:
         self.isolation = told
 
     def lock(self, table_id: int) -> bool:
-        """SELECT … FOR UPDATE: be its writer, and read what is there now. False if rows that were read before have changed since.
+        """SELECT … FOR UPDATE: be its writer, and read what is there now. False if rows have changed since the transaction's moment.
 
-        Postgres tells the isolation with the first write only. Until then what was read stays, as in REPEATABLE READ.
+        Postgres tells READ COMMITTED with the first write only. Until then all tables stay as they were, as in REPEATABLE READ: rows
+        that are locked must be those that a look at the moment would have shown. Who has only looked at tables whose turns he had can be
+        taken to the next moment, where they are the same.
         """
         if table_id in self.made:
             return True
         definition, turns = self.definition(table_id), len(self.claims)
         self.claim(definition)
-        if len(self.claims) == turns:
-            # It had the turn already, and what it has read since is what there is.
-            return True
-        known = self.pendings.get(table_id)
-        if known is None and self.isolation in (None, _READ_COMMITTED):
-            newest = self._base(definition) if self.moment is None else self.world.base(definition)
-            self.pendings[table_id] = Pending(definition, self.world.tables, newest)
-            return True
         if self.isolation == _READ_COMMITTED:
-            self._look_again(table_id)
+            # With the turn in hand before, what it has read since is what there is.
+            if len(self.claims) > turns:
+                self._look_again(table_id)
             return True
+        if all(known.is_steady for known in self.pendings.values()):
+            self.moment = None
         seen, newest = self.pending(table_id).base, self.world.base(definition)
         present = {file.location: file.deletes for file in newest.snapshot.files}
         return seen is None or all(present.get(file.location) == file.deletes for file in seen.snapshot.files)
@@ -166,14 +171,14 @@ class LakeTransaction:
         if parcel is not None:
             self.pending(parcel.definition.table_id).hold(parcel, self.next_op())
 
-    def claim(self, definition: Definition) -> None:
-        """Be the only writer of a table, on all nodes, until the transaction has ended."""
+    def claim(self, definition: Definition, seconds: float | None = None) -> None:
+        """Be the only writer of a table, on all nodes, until the transaction has ended. ``seconds``: so long it waits for others."""
         known = self.pendings.get(definition.table_id)
         base = known.base if known is not None and known.base is not None else self.world.recent_base(definition)
         name = claim_name(base.metadata.table_uuid)
         if name in self.claims:
             return
-        until = time.monotonic() + self.world.claim_seconds
+        until = time.monotonic() + (self.world.claim_seconds if seconds is None else seconds)
         try:
             self.claims[name] = self.world.bakery.claim(name, cancelled=lambda: self.cancelled.is_set() or time.monotonic() > until)
         except ClaimCancelled as cause:

@@ -18,7 +18,7 @@ from modak.gateway.decoupled.session import DecoupledSession
 from modak.gateway.decoupled.statements import concerns, is_order
 from modak.gateway.decoupled.world import World
 from modak.gateway.decoupled.writing import Written
-from modak.gateway.failures import EngineFailed
+from modak.gateway.failures import EngineFailed, InFailedTransaction
 from modak.gateway.fdw import statements
 from modak.gateway.fdw.authority import COLUMN, Authority, said_in
 from modak.gateway.fdw.costs import PAGE_BYTES, plan_line
@@ -68,17 +68,9 @@ T = TypeVar("T")
 _WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|TRUNCATE)\b")
 _TEXT_OID = 25
 _MESSAGE_BYTES_MAX = (1 << 30) - 1
-_REPEATED_MIN = 32
-_CURSORS_MAX = 100
+_REPEATED_MIN, _CURSORS_MAX = 32, 100
 _ESTIMATE_SECONDS_MAX = 5.0
 _GUESS = Estimate(rows=100_000, bytes=10_000_000, files=10, width=100)
-
-
-class InFailedTransaction(ModakError):
-    """COMMIT after an error that nobody went back behind."""
-
-    code = "in_failed_transaction"
-    sqlstate = "25P02"
 
 
 @dataclass
@@ -265,14 +257,15 @@ class FdwSession:
 
     async def _transaction(self, statement: statements.Simple) -> list[bytes | memoryview]:
         tag, status = statement.tag, statement.status
-        # postgres_fdw does not read the tag: where something was written, a COMMIT that is none must not look like one.
+        # postgres_fdw does not read the tag: a COMMIT that is none must not look like one.
         is_lost = self._status == b"E" and tag == "COMMIT" and not self._decoupled.is_idle
-        if self._status == b"E" and tag in ("COMMIT", "ROLLBACK") and status == b"I":
-            tag = "ROLLBACK"
+        tag = "ROLLBACK" if self._status == b"E" and tag == "COMMIT" else tag
         if status == b"I":
             self._sampled.clear()
             for name in list(self._cursors):
                 await self._close(name)
+        if tag == "START TRANSACTION":
+            self._decoupled.is_serializable = statement.is_serializable
         ended, self._status = self._status, status or self._status
         if not self._decoupled.is_idle and (ended != b"I" or status is None):
             await self._in_thread(lambda: self._follow(tag, status, statement.savepoint))
@@ -308,9 +301,8 @@ class FdwSession:
         written = await self._in_thread(lambda: self._decoupled.write(sql, values))
         if written.returned is None:
             return [command_complete(written.tag)]
-        columns = written.returned[0].num_columns if written.returned else 0
         blocks = [encode_text(batch) for batch in written.returned if batch.num_rows]
-        return [_description([f"c{place}" for place in range(columns)]), *blocks, command_complete(written.tag)]
+        return [_columns(written.returned[0].num_columns if written.returned else 0), *blocks, command_complete(written.tag)]
 
     def _note_sample(self, relation: str) -> None:
         if not concerns(relation):
@@ -349,7 +341,7 @@ class FdwSession:
             blocks, rows, columns = await self._in_thread(lambda: cursor.fetch(count))
         finally:
             self._running = None
-        return [_description([f"c{place}" for place in range(columns)]), *blocks, command_complete(f"{verb} {rows}")]
+        return [_columns(columns), *blocks, command_complete(f"{verb} {rows}")]
 
     def _cursor(self, name: str) -> BatchCursor | WholeCursor:
         if name not in self._cursors:
@@ -398,6 +390,10 @@ class FdwSession:
 
 def _is_write(sql: str) -> bool:
     return _WRITE.match(sql) is not None and concerns(sql)
+
+
+def _columns(count: int) -> bytes:
+    return _description([f"c{place}" for place in range(count)])
 
 
 def _description(names: Sequence[str]) -> bytes:

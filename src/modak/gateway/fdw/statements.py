@@ -27,6 +27,7 @@ class Simple:
     tag: str
     status: Literal[b"I", b"T"] | None = None  # the transaction status afterwards, where it changes
     savepoint: str | None = None
+    is_serializable: bool = False  # it begins such a transaction
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ Statement = Simple | Declare | Fetch | Rewind | CloseCursor | Explain | Relation
 _CURSOR = r'"?([A-Za-z_][A-Za-z0-9_]*)"?'
 _SIMPLE: list[tuple[re.Pattern[str], Simple]] = [
     (re.compile(r"SET\s+\w+.*", re.I | re.S), Simple("SET")),
+    (
+        re.compile(r"START\s+TRANSACTION\s+ISOLATION\s+LEVEL\s+SERIALIZABLE\b.*", re.I | re.S),
+        Simple("START TRANSACTION", b"T", is_serializable=True),
+    ),
     (re.compile(r"(START\s+TRANSACTION|BEGIN)\b.*", re.I | re.S), Simple("START TRANSACTION", b"T")),
     (re.compile(r"COMMIT\b.*", re.I | re.S), Simple("COMMIT", b"I")),
     (re.compile(r"(ABORT(\s+TRANSACTION)?|ROLLBACK(\s+TRANSACTION)?)", re.I), Simple("ROLLBACK", b"I")),
