@@ -6,10 +6,11 @@ import psycopg
 import pytest
 from tests import events
 from tests.gateways import RunningGateway
-from tests.support import default_lake, register_events, rows, unregister_table, value
+from tests.support import default_lake, options, register_events, register_table, rows, unregister_table, value
 
 from modak.app import App
 from modak.connection import Connection
+from modak.core.table import Name
 from modak.lake.iceberg import IcebergLake
 from modak.source import writes
 
@@ -28,6 +29,61 @@ def test_a_replaced_late_row_does_not_come_back(connection: Connection, lake: Ic
     connection.execute("delete from public.events where id = 7")
     assert heap(connection) == []
     assert value(connection, "select coalesce(current_setting('modak.folding', true), '')") == ""
+
+
+@pytest.mark.parametrize("key", [("id",), ("id", "event_time")])
+def test_without_a_unique_index_a_late_row_replaces_the_one_at_its_place(
+    connection: Connection, lake: IcebergLake, key: tuple[str, ...]
+) -> None:
+    register_events(connection, lake, primary_key=key)
+    connection.execute("delete from public.events where id < 4")
+    for val in ("a", "b"):
+        connection.execute("insert into public.events values (10, -30, %s)", [val])
+    assert rows(connection, "select id, event_time, val from public.events_spill") == [(10, -30, "b")]
+    # Several in one statement: the last one stays, as in the delta.
+    elsewhere = "(10, -40, 'e'), " if "event_time" not in key else ""
+    connection.execute(f"insert into public.events values (10, -30, 'c'), (10, -30, 'd'), {elsewhere}(11, -30, 'x'), (10, -30, 'f')")
+    assert rows(connection, "select id, event_time, val from public.events_spill order by 1") == [(10, -30, "f"), (11, -30, "x")]
+    assert rows(connection, "select id, event_time, val from public.events where id > 5 order by 1") == [(10, -30, "f"), (11, -30, "x")]
+    connection.execute("delete from public.events where id = 10")
+    assert rows(connection, "update public.events_hot set val = 'z' where id = 10 returning id") == []
+    assert rows(connection, "select id from public.events where id = 10") == []
+    unregister_table(connection, lake, drop_lake=True)
+    assert heap(connection, "public.events") == [(11, -30)]
+
+
+def test_a_late_row_replaces_the_one_of_another_region(connection: Connection, lake: IcebergLake) -> None:
+    """Of one key and one tier key, in two spills: no unique index sees both."""
+    connection.execute(
+        "create table public.readings (region text, id bigint, at bigint, primary key (region, id, at)) partition by list (region)"
+    )
+    for region in ("eu", "us"):
+        connection.execute(
+            f"create table public.r_{region} partition of public.readings for values in ('{region}') partition by range (at)"
+        )
+        connection.execute(f"create table public.r_{region}_1 partition of public.r_{region} for values from (100) to (200)")
+    name = Name("public", "readings")
+    register_table(connection, lake, name, options(tier_key="at", primary_key=("id",)))
+    for region in ("eu", "us"):
+        connection.execute("insert into public.readings values (%s, 7, 30)", [region])
+        assert rows(connection, "select region from public.readings_hot where id = 7") == [(region,)]
+    connection.execute("delete from public.readings where id = 7")
+    assert rows(connection, "select region from public.readings_hot where id = 7") == []
+
+
+@pytest.mark.spark
+@pytest.mark.inline
+def test_without_a_unique_index_a_row_of_a_tiered_partition_is_replaced_at_its_place(
+    app: App, connection: Connection, gateway: RunningGateway
+) -> None:
+    events.create(connection, key="")
+    events.put_under_modak(app, connection)
+    events.tier(app, upto=100)
+    connection.execute("insert into public.events values (1, 10, 'again')")
+    assert rows(connection, "select id, event_time, val from public.p0 where id = 1") == [(1, 10, "again")]
+    # Rows of a hot partition stand beside each other, as ever.
+    connection.execute("insert into public.events values (3, 110, 'again')")
+    assert value(connection, "select count(*) from public.p1 where id = 3") == 2
 
 
 @pytest.mark.spark

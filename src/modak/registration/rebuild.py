@@ -57,15 +57,21 @@ def rebuild(connection: Connection, table: Registered, relation: Relation, *, fo
 
 
 def watch_keys(connection: Connection, table: Registered, spill: Name) -> None:
-    checks, replaces = table.check_cold_keys, table.tier_key_col not in table.primary_key_cols
-    keys.attach(connection, table.table_id, spill, keys.ON_SPILL, replaces=replaces, checks=checks)
+    replaces = _leaves_copies(connection, table)
+    keys.attach(connection, table.table_id, spill, keys.ON_SPILL, replaces=replaces, checks=table.check_cold_keys)
 
 
 def watch_keys_of_partition(connection: Connection, table: Registered, partition: Name) -> None:
     """A partition that is about to be cold. Its own unique index sees to a key that holds the tier key, unless the lake is to be asked."""
-    checks, replaces = table.check_cold_keys, table.tier_key_col not in table.primary_key_cols
+    checks, replaces = table.check_cold_keys, _leaves_copies(connection, table)
     if checks or replaces:
         keys.attach(connection, table.table_id, partition, keys.ON_PARTITION, replaces=replaces, checks=checks)
+
+
+def _leaves_copies(connection: Connection, table: Registered) -> bool:
+    """Whether a cold row may come in while the one that it replaces stands in the heap: no unique index refuses it there."""
+    found = connection.execute(SQL.query("list_unique_keys"), {"oid": table.table_id}).fetchall()
+    return not any(set(row["columns"]) <= set(table.primary_key_cols) for row in found)
 
 
 def _attach(connection: Connection, table: Registered, relation: Relation) -> None:

@@ -45,8 +45,9 @@ def in_lake(relation: Relation, names: Iterable[str], text_columns: Sequence[str
 def define(connection: Connection, relation: Relation, shape: Shape, heap: Name, text_columns: Sequence[str], build: int) -> None:
     """(Re)create the functions that refuse a key which a cold row has."""
     taken, check, older = function_names(shape.table_id)
-    # Earlier releases had it with one argument.
-    connection.execute(sql.SQL("drop function if exists modak.{}({})").format(sql.Identifier(taken), identifier(heap)))
+    for name in (taken, older):
+        # Earlier releases had them with one argument.
+        connection.execute(sql.SQL("drop function if exists modak.{}({})").format(sql.Identifier(name), identifier(heap)))
     keys = [column for column in shape.columns if column.name in shape.primary_key]
     shared: dict[str, sql.Composable] = {
         "schema_text": sql.Literal(shape.registered.schema),
@@ -85,7 +86,6 @@ def define(connection: Connection, relation: Relation, shape: Shape, heap: Name,
             line_value=raw(line_value(shape.key_type, "line")),
         )
     )
-    place = dict.fromkeys((*shape.primary_key, shape.tier_key))
     connection.execute(
         SQL.template(
             "check_keys",
@@ -94,7 +94,6 @@ def define(connection: Connection, relation: Relation, shape: Shape, heap: Name,
             older=sql.Identifier(older),
             heap=identifier(heap),
             table_id=sql.Literal(shape.table_id),
-            is_older=raw(" and ".join(f"{reference(name, 'h')} OPERATOR(pg_catalog.=) {reference(name, 'older')}" for name in place)),
             old_keys=key_references(shape, "old"),
             new_keys=key_references(shape, "new"),
             new_columns=references(relation.columns, "new"),
@@ -118,7 +117,7 @@ def references(columns: Iterable[Column], row: str | None = None) -> sql.SQL:
 
 def attach(connection: Connection, table_id: int, leaf: Name, trigger: str, *, replaces: bool, checks: bool) -> None:
     """Put the checks on a spill or on a partition that is about to be cold: for rows whose key changes. For new ones as well where the
-    registration asks for it (``checks``), or where the row that one replaces may stand in the heap at another tier key (``replaces``)."""
+    registration asks for it (``checks``), or where the row that one replaces may still stand in the heap (``replaces``)."""
     for name, also_new, task in ((trigger, checks, "check" if checks else ""), (AFTERWARDS, replaces, "older")):
         connection.execute(
             sql.SQL("create or replace trigger {} after {} on {} for each row execute function modak.{}({})").format(

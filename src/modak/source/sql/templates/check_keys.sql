@@ -6,7 +6,7 @@ create or replace function modak.{function}() returns trigger
 language plpgsql security definer
 as $body$
 declare
-    older {heap};
+    older pg_catalog.record;
     folding pg_catalog.text;
     path pg_catalog.text;
 begin
@@ -19,7 +19,7 @@ begin
         end if;
         return null;
     end if;
-    for older in select o.* from modak.{older}(row({new_columns})::{heap}) o loop
+    for older in select o.place, o.version from modak.{older}(row({new_columns})::{heap}, tg_relid, new.ctid) o loop
         -- So that the triggers beside this one do not take it for a deletion by the user.
         folding := pg_catalog.current_setting('modak.folding', true);
         perform pg_catalog.set_config('modak.folding', '{table_id}', true);
@@ -27,7 +27,7 @@ begin
             path := pg_catalog.current_setting('search_path');
             perform pg_catalog.set_config('search_path', modak.guarded_path(pg_catalog.current_schemas(false)), true);
         end if;
-        delete from {heap} h where {is_older};
+        delete from {heap} h where h.tableoid OPERATOR(pg_catalog.=) older.place and h.ctid OPERATOR(pg_catalog.=) older.version;
         if path is not null then
             perform pg_catalog.set_config('search_path', path, true);
         end if;
