@@ -12,7 +12,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from tests.oracle.world import COLUMNS, SHARED, World
+from tests.oracle.world import COLUMNS, CONTESTED, CONTESTED_IDS, SHARED, World
 
 Key = tuple[int, Any]
 _NAMES = ", ".join(COLUMNS)
@@ -26,7 +26,8 @@ class Change:
     """``sql`` has {t} for the table. ``twin_sql``: what the twin gets instead, after the table. ``rows``: what COPY sends.
 
     ``if_done``: the twin follows only if the table's statement changed something: it goes by the heap's own name, which shows no row
-    that is in the lake alone. ``may_exist``: a unique violation on the table is as good as a change.
+    that is in the lake alone. ``may_exist``: a unique violation on the table is as good as a change. ``as_answered``: the twin is the
+    ledger of what the table acknowledged, and its statement gets the ids that the table returned.
     """
 
     sql: str
@@ -36,6 +37,7 @@ class Change:
     rows: tuple[tuple[Any, ...], ...] = ()
     if_done: bool = False
     may_exist: bool = False
+    as_answered: bool = False
 
     @property
     def ids(self) -> set[int]:
@@ -94,6 +96,22 @@ class Changes:
         what = self.dice.choice([*_SHARED, _SHARED_MOVE])
         given = [value for part, value in (("ts =", key), ("val =", f"s{more}")) if part in what]
         return Change(f"update public.{{t}} set {what} where id = any(%s) returning id, n", (more, *given, ids))
+
+    def contested(self) -> Change:
+        """Rows that every client inserts, changes and deletes, each at a place of its own: what one of them gets depends on the others, so
+        whatever the table acknowledges is done to the twin, which must answer the same."""
+        world = self._world
+        places = [world.floor + number * (world.top - world.floor) // (CONTESTED + 1) for number in range(1, CONTESTED + 1)]
+        act = self.dice.random()
+        if act < 0.4:
+            place = self.dice.choice(places)
+            change = self._upsert_in_the_heap([(CONTESTED_IDS + place, world.shape.key(place))])
+            sql = f"insert into public.{{t}} ({_NAMES}) values {_ROW} returning *"
+            return Change(sql, change.parameters, twin_sql=change.twin_sql, may_exist=True)
+        ids = [CONTESTED_IDS + place for place in self.dice.sample(places, self.dice.choice([1, 2, len(places)]))]
+        what = "delete from public.{t} where" if act < 0.75 else "update public.{t} set n = n + 1, val = val || '.' where"
+        sql = f"{what} id = any(%s) returning *"
+        return Change(sql, (ids,), twin_sql=sql.replace("{t}", "twin"), if_done=True, as_answered=True)
 
     def _key(self) -> Any:
         return self._world.shape.key(self.dice.randrange(self._world.floor, self._world.top))

@@ -131,6 +131,10 @@ class Client(threading.Thread):
             # The table first: its locks then decide the order of everybody's changes on both.
             self._both(self.changes.shared(), table_first=True)
             return
+        if self._dice.random() < 0.15:
+            self._connection.execute("select")  # the transaction has begun: a savepoint's block would be one by itself otherwise
+            self._pair(self.changes.contested())
+            return
         change = self.changes.next(self._rows())
         if change.twin_sql is None:
             self._both(change, table_first=self._dice.random() < 0.5)
@@ -161,6 +165,8 @@ class Client(threading.Thread):
         if change.if_done and not done:
             return
         given = change.twin_parameters if change.twin_parameters is not None else change.parameters
+        if change.as_answered:
+            given = ([int(row[1:].partition(",")[0]) for row in rows],)
         expected = self._run(Change(change.twin_sql, given), "twin")
         if change.sql.startswith("select"):
             # A function says which tier it was, and the twin has none.

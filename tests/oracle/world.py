@@ -18,6 +18,7 @@ TABLE = Name("public", "t")
 COLUMNS = ("id", "ts", "n", "val", "amount", "doc")
 PLACES = 100  # tier keys of a partition
 SHARED = range(1, 7)  # ids that every client changes; those of a client's own begin far above
+CONTESTED, CONTESTED_IDS = 5, 10_000  # so many places at a time whose rows everybody inserts and deletes; their ids tell the place
 _EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _ORIGIN = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _STEP = dt.timedelta(days=1) / PLACES
