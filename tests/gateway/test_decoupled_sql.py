@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import psycopg
+import pyarrow as pa
 import pytest
 from tests.decoupling import EVERY_TYPE, Client, House, contents, house, make
 
@@ -406,3 +407,36 @@ def test_one_snapshot_for_each_transaction(client: Client, world: House) -> None
     assert table.scan().to_arrow().num_rows == 990
     assert client.execute("select count(*), sum(v) from events").fetchone() == (990, 9 * 5)
     assert client.execute("select count(*) from modak.lake_commits").fetchone() == (0,)
+
+
+MOMENTS = (
+    *("2024-01-01 00:00:00.5", "2024-06-30 23:59:59.9999995", "1999-12-31 23:59:58.5", "1999-12-31 23:59:59.499999"),
+    "0044-03-15 00:00:00.25 BC",
+)
+
+
+def test_an_assignment_rounds_to_the_digits_of_its_column(client: Client, world: House) -> None:
+    """postgres_fdw leaves the rounding out of the UPDATE that it sends. Postgres rounds what it reads, and nobody else does."""
+    columns = [("id", "bigint"), ("ts", "timestamp"), ("tz", "timestamptz"), ("clock", "time")]
+    columns += [(f"{name}{digits}", f"{kind}({digits})") for name, kind in columns[1:] for digits in (0, 2, 5, 6)]
+    make(client, "events", columns)
+    client.execute(f"create table twin ({', '.join(f'{name} {kind}' for name, kind in columns)})")  # type: ignore[arg-type]
+    changed = ", ".join(f"{name}{digits} = {name}" for name in ("ts", "tz", "clock") for digits in (0, 2, 5, 6))
+    for table in ("events", "twin"):
+        for number, moment in enumerate(MOMENTS):
+            given = [number, moment, moment, moment.split()[1]]
+            client.execute(f"insert into {table} (id, ts, tz, clock) values (%s, %s, %s, %s)", given)  # type: ignore[arg-type]
+        client.execute(f"insert into {table} (id) values (100)")  # type: ignore[arg-type]
+        for statement in (changed, "tz0 = ts", "ts0 = ts2", "ts2 = ts0", "ts0 = '2024-01-01 00:00:01'", "ts5 = null"):
+            client.execute(f"update {table} set {statement} where id % 2 = 0 or ts > '1990-01-01'")  # type: ignore[arg-type]
+        client.execute(f"update {table} set ts0 = ts, tz5 = tz")  # type: ignore[arg-type]
+    plan = str(client.execute("explain (costs off) update events set ts0 = ts, tz5 = tz").fetchall())
+    assert "Foreign Update" in plan, plan
+    assert contents(client, "events", "id") == contents(client, "twin", "id")
+    kept = world.lake_table("public.events").scan().to_arrow().sort_by("id")
+    for name in (f"{kind}{digits}" for kind in ("ts", "tz") for digits in (0, 2, 5, 6)):
+        wanted = client.execute(f"select (extract(epoch from {name}) * 1000000)::bigint from twin order by id").fetchall()  # type: ignore[arg-type]
+        assert kept.column(name).cast(pa.int64()).to_pylist() == [value for (value,) in wanted], name
+    for name in (f"clock{digits}" for digits in (0, 2, 5, 6)):
+        wanted = client.execute(f"select {name}::text from twin order by id").fetchall()  # type: ignore[arg-type]
+        assert kept.column(name).to_pylist() == [value for (value,) in wanted], name

@@ -23,10 +23,14 @@ from modak.gateway.dialect.parse import identifier, only, parse
 from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.remote import conjuncts, with_values
 from modak.gateway.dialect.scope import Scope, Typed
-from modak.gateway.dialect.types import INTEGERS, MAX_DIGITS, column_type
+from modak.gateway.dialect.types import INTEGERS, MAX_DIGITS, SqlType, column_type
 from modak.scan.engine import Cursor
 from modak.scan.predicate import ColumnType
 from modak.scan.sqltext import quoted
+
+_MICROSECOND_DIGITS = 6
+# Postgres counts from 2000 on, and rounds by that.
+_EPOCH_MICROSECONDS = 946_684_800_000_000
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,17 @@ def _stored(value: Typed, column: ColumnType, scope: Scope) -> str:
         return _cut(text, wanted.modifier - 4, wanted.name)
     if wanted.name == "numeric" and wanted.digits is not None and not value.null and not value.unknown:
         return _rounded(as_numeric(value) if value.type.name in INTEGERS else value, wanted.digits)
+    if wanted.name in ("timestamp", "timestamptz") and 0 <= wanted.modifier < _MICROSECOND_DIGITS and not value.null:
+        return _rounded_moment(coerced(value, wanted, scope).sql, wanted)
     return f"CAST({coerced(value, wanted, scope).sql} AS {column.lake.duckdb})"
+
+
+def _rounded_moment(moment: str, wanted: SqlType) -> str:
+    """With the digits of its column: Postgres leaves its own rounding out of what it sends. Halves go away from its year 2000."""
+    unit = 10 ** (_MICROSECOND_DIGITS - wanted.modifier)
+    since = f"(epoch_us({moment}) - {_EPOCH_MICROSECONDS})"
+    ahead, back = (f"(({sign}{since} + {unit // 2}) // {unit}) * {unit}" for sign in ("", "-"))
+    return f"make_{wanted.name}({_EPOCH_MICROSECONDS} + CASE WHEN {since} >= 0 THEN {ahead} ELSE -({back}) END)"
 
 
 def _rounded(value: Typed, wanted: tuple[int, int]) -> str:
