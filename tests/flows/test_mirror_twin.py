@@ -165,6 +165,10 @@ def compare(app: App, connection: Connection, choice: random.Random, round_numbe
             maintain.maintain(job)
     done = pump(app, connection, upto=lsn, bytes_max=size)
     assert not done.parked
+    if any("ends before that" in why for why in done.failed.values()):
+        # A TRUNCATE after that place gave a table that was altered before it another file: what that means is only known further on.
+        pump(app, connection)
+        return compare(app, connection, choice, round_number)
     assert not done.failed
     for name in TABLES:
         assert frontier(connection, name) == lsn
