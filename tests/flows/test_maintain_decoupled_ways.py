@@ -92,7 +92,7 @@ def test_the_policy_is_the_tables_own(world: House, client: Client) -> None:
         ("maintenance.small_files=x", "whole number"),
     ):
         code, _, said = run("maintenance.compact=off", wrong)
-        assert code == 1
+        assert code == 2
         assert told in said
     assert "modak.maintenance.compact" not in world.lake_table("public.events").properties
     assert client.execute("select count(*) from events").fetchone() == (1,)
