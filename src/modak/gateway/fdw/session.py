@@ -20,6 +20,8 @@ from modak.gateway.decoupled.world import World
 from modak.gateway.decoupled.writing import Written
 from modak.gateway.failures import EngineFailed, InFailedTransaction
 from modak.gateway.fdw import statements
+from modak.gateway.fdw.answers import columns as _columns
+from modak.gateway.fdw.answers import rows as _rows
 from modak.gateway.fdw.authority import COLUMN, Authority, said_in
 from modak.gateway.fdw.costs import PAGE_BYTES, plan_line
 from modak.gateway.fdw.cursor import BatchCursor, ColdCursor
@@ -35,7 +37,6 @@ from modak.gateway.wire.messages import (
     Describe,
     ErrorFields,
     Execute,
-    FieldDescription,
     Flush,
     FrontendMessage,
     Message,
@@ -48,13 +49,11 @@ from modak.gateway.wire.messages import (
     bind_complete,
     close_complete,
     command_complete,
-    data_row,
     error_response,
     no_data,
     parse_complete,
     parse_frontend,
     ready_for_query,
-    row_description,
 )
 from modak.gateway.wire.packed import VALUES_MIN, Packed, PackedBind, parse_packed
 from modak.gateway.wire.rows import encode_text
@@ -66,7 +65,6 @@ log = logging.getLogger("modak.gateway")
 T = TypeVar("T")
 
 _WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|TRUNCATE)\b")
-_TEXT_OID = 25
 _MESSAGE_BYTES_MAX = (1 << 30) - 1
 _REPEATED_MIN, _CURSORS_MAX = 32, 100
 _ESTIMATE_SECONDS_MAX = 5.0
@@ -390,15 +388,3 @@ class FdwSession:
 
 def _is_write(sql: str) -> bool:
     return _WRITE.match(sql) is not None and concerns(sql)
-
-
-def _columns(count: int) -> bytes:
-    return _description([f"c{place}" for place in range(count)])
-
-
-def _description(names: Sequence[str]) -> bytes:
-    return row_description([FieldDescription(name, type_oid=_TEXT_OID, type_size=-1) for name in names])
-
-
-def _rows(names: Sequence[str], rows: Sequence[Sequence[str]], tag: str) -> list[bytes | memoryview]:
-    return [_description(names), *(data_row([value.encode() for value in row]) for row in rows), command_complete(tag)]
