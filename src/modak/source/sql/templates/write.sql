@@ -54,8 +54,8 @@ begin
                 is_done := found;
                 -- Unless the statement may meet the row again and could not tell, that is all.
                 if is_done and entry OPERATOR(pg_catalog.~~) '%//' and not {left_as_it_was} then
-                    answer := changed;
-                    exit work;
+                    -- Nobody has to be guarded, so there is no path to put back.
+                    return changed;
                 end if;
             elsif same_key then
                 update {heap} h set {rest_assigned} where {is_old} and {meets} and {first_time_here} and {planned_once}
