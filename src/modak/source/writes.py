@@ -183,9 +183,9 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             setting=_seen(shape),
             met=_met(shape),
             heap_text=sql.Literal(str(heap)),
-            meets=raw(_meets(relation, shape)),
+            meets=raw(_meets(shape)),
             standing_columns=references(relation.columns, "standing"),
-            left_as_it_was=raw(f"pg_catalog.record_image_eq({_row(relation, 'changed')}, {_row(relation, 'old')})"),
+            left_as_it_was=raw("pg_catalog.record_image_eq(changed, old)"),
             first_time=raw(f"(is_first or {_first_time('version')})"),
             first_time_here=raw(_first_time("h")),
             notes=raw(_noted(shape)),
@@ -225,10 +225,6 @@ def _asked(shape: Shape) -> dict[str, sql.Composable]:
     return {name: sql.Literal(f"modak.{name}_{shape.table_id}") for name in ("watched", "asked", "versions")}
 
 
-def _row(relation: Relation, row: str) -> str:
-    return f"row({references(relation.columns, row).as_string()})"
-
-
 def _noted(shape: Shape) -> str:
     """Always true; it notes the version of the row that a query has in its hands, for a writer who finds it gone after he waited for it,
     and prepares for that where somebody holds the row."""
@@ -237,9 +233,11 @@ def _noted(shape: Shape) -> str:
     return f"{noted} and (h.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid or modak.{watch}(h.xmax))"
 
 
-def _meets(relation: Relation, shape: Shape) -> str:
-    """The row is what the statement saw. CASE: the note comes first, whatever the planner thinks."""
-    return f"case when {_noted(shape)} then pg_catalog.record_image_eq({_row(relation, 'h')}, {_row(relation, 'old')}) end"
+def _meets(shape: Shape) -> str:
+    """The row is what the statement saw. CASE: the note comes first, whatever the planner thinks. Whole rows: to put them together
+    column by column would take a sixth of the time that the row takes. The function's name says that no column "old" is meant."""
+    own = sql.Identifier(function_names(shape.table_id)[0]).as_string()
+    return f"case when {_noted(shape)} then pg_catalog.record_image_eq(h.*, {own}.old) end"
 
 
 def _first_time(row: str) -> str:

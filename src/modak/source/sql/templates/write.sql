@@ -15,6 +15,7 @@ declare
     changed pg_catalog.record;
     entry pg_catalog.text;
     met pg_catalog.text;
+    is_plain boolean;  -- the heap has no triggers, and no row was left as it was: what most statements are
     is_first boolean;  -- the statement has not left any row as it was so far
     same_key boolean := false;
     is_done boolean := false;
@@ -25,7 +26,9 @@ declare
     answer pg_catalog.record;
 begin
     entry := pg_catalog.split_part(pg_catalog.current_setting({setting}, true), ' ', 1);
-    if entry OPERATOR(pg_catalog.~~) '%?%' then
+    is_plain := entry OPERATOR(pg_catalog.~~) '%//';
+    is_first := is_plain or entry OPERATOR(pg_catalog.~~) '%//%';
+    if not is_plain and entry OPERATOR(pg_catalog.~~) '%?%' then
         path := pg_catalog.current_setting('search_path');
         perform pg_catalog.set_config('search_path', modak.guarded_path(pg_catalog.current_schemas(false)), true);
     end if;
@@ -36,7 +39,6 @@ begin
             answer := case when found then new end;
             exit work;
         end if;
-        is_first := entry OPERATOR(pg_catalog.~~) '%//%';
         -- The common case in one query: the row stands in the heap and is what the statement saw.
         if tg_op OPERATOR(pg_catalog.=) 'DELETE' then
             if is_first then
@@ -53,7 +55,7 @@ begin
                 update {heap} h set {rest_assigned} where {is_old} and {meets} and {planned_once} returning {heap_columns} into changed;
                 is_done := found;
                 -- Unless the statement may meet the row again and could not tell, that is all.
-                if is_done and entry OPERATOR(pg_catalog.~~) '%//' and not {left_as_it_was} then
+                if is_done and is_plain and not {left_as_it_was} then
                     -- Nobody has to be guarded, so there is no path to put back.
                     return changed;
                 end if;
