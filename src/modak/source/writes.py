@@ -186,8 +186,8 @@ def _define_write(connection: Connection, relation: Relation, shape: Shape, heap
             meets=raw(_meets(shape)),
             standing_columns=references(relation.columns, "standing"),
             left_as_it_was=raw("pg_catalog.record_image_eq(changed, old)"),
-            first_time=raw(f"(is_first or {_first_time('version', shape)})"),
-            first_time_here=raw(_first_time("h", shape)),
+            first_time=raw(f"(is_first or {_first_time('version')})"),
+            first_time_here=raw(_first_time("h")),
             notes=raw(_noted(shape)),
             columns=references(relation.columns),
             heap_columns=references(relation.columns, "h"),
@@ -240,11 +240,10 @@ def _meets(shape: Shape) -> str:
     return f"case when {_noted(shape)} then pg_catalog.record_image_eq(h.*, {own}.old) end"
 
 
-def _first_time(row: str, shape: Shape) -> str:
+def _first_time(row: str) -> str:
     """The statement has not written this row before; it has noted since which command it left rows as they were."""
     written = f"{row}.cmin::pg_catalog.text::pg_catalog.int8"
-    own = sql.Identifier(function_names(shape.table_id)[0]).as_string()  # a column may be called entry, too
-    since = f"pg_catalog.split_part({own}.entry, '/', 3)::pg_catalog.int8"
+    since = "pg_catalog.split_part(here.entry, '/', 3)::pg_catalog.int8"  # a column may be called entry, too
     return f"({written} OPERATOR(pg_catalog.<) {since} or not modak.is_own_change({row}.xmin))"
 
 

@@ -9,6 +9,7 @@ language plpgsql security definer
 as $body$
 -- A column of the table may be called as a variable here is; where both could be meant, it is the column.
 #variable_conflict use_column
+<<here>>
 declare
     standing {heap};
     version pg_catalog.record;
