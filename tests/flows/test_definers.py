@@ -159,7 +159,7 @@ def assert_in_full(source: str) -> None:
     # These look for an operator by its bare name.
     assert re.findall(r"\b(?:distinct\s+from|between|like|similar|in\s*\(|any\s*\(|all\s*\()", code, re.I) == []
     bare = re.sub(r"OPERATOR\(pg_catalog\.[^)]*\)", "", code)
-    assignments = r":=|<<work>>|q = (?:new|old)\.q|\bset q =|(?:errcode|hint) = (?:''|pg_catalog\.concat)"
+    assignments = r":=|<<(?:here|work)>>|q = (?:new|old)\.q|\bset q =|(?:errcode|hint) = (?:''|pg_catalog\.concat)"
     assert re.findall(r"[^:<>=!](?:=|<>|<=|>=|<|>|\|\||~)[^=>].*", re.sub(assignments, "", bare)) == []
 
 
