@@ -266,9 +266,13 @@ class Pending:
     def source(self, names: Sequence[str], predicates: Sequence[Predicate] = (), *, numbered: bool = False, upto: int = OP_MAX) -> str:
         """A FROM item with these columns by their remote names; ``numbered``: and ``rid``. ``upto``: as of that operation."""
         self.flush()
+        self.look(numbered=numbered)
+        return self._source(names, predicates, numbered=numbered, upto=upto)
+
+    def look(self, *, numbered: bool) -> None:
+        """A statement is about to read it; ``numbered``: and is told the numbers of rows."""
         self.is_read = True
         self.is_numbered = self.is_numbered or numbered
-        return self._source(names, predicates, numbered=numbered, upto=upto)
 
     def _source(
         self,

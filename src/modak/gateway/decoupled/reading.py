@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from modak.core.decoupled import Definition
 from modak.core.type_map import LakeType, PgType
+from modak.gateway.decoupled.kept import Translated
 from modak.gateway.decoupled.pending import Pending
-from modak.gateway.decoupled.statements import ctid_sql
+from modak.gateway.decoupled.statements import ctid_sql, tables_in
 from modak.gateway.decoupled.transaction import LakeTransaction
 from modak.gateway.decoupled.values import engine_type
 from modak.gateway.decoupled.world import World
@@ -52,10 +54,33 @@ class Columns:
 
 def scan(transaction: LakeTransaction, sql: str, values: Sequence[str | None]) -> Scan:
     """Untranslatable where Postgres has to evaluate it itself."""
+    kept, pending = transaction.world.kept, _unchanged(transaction, sql) if not values else None
+    if pending is None or pending.base is None:
+        return _translated(transaction, sql, values)[0]
+    snapshot, definition = pending.base.snapshot, pending.definition
+    known = kept.find(snapshot, definition, sql)
+    if known is not None:
+        pending.look(numbered=known.is_numbered)
+        return Scan(known.sql, known.columns, (snapshot,))
+    made, is_numbered = _translated(transaction, sql, values)
+    kept.keep(snapshot, definition, sql, Translated(made.sql, made.columns, is_numbered))
+    return made
+
+
+def _unchanged(transaction: LakeTransaction, sql: str) -> Pending | None:
+    """The one table that a statement reads, if the transaction has not written to it: the lake alone says what is there."""
+    table_ids = tables_in(sql)
+    pending = transaction.pending(table_ids[0]) if len(table_ids) == 1 else None
+    return None if pending is None or pending.has_changes else pending
+
+
+def _translated(transaction: LakeTransaction, sql: str, values: Sequence[str | None]) -> tuple[Scan, bool]:
+    """And whether it tells the numbers of rows."""
     tree = substitute(parse_remote(sql), values).select  # a copy of its own
     tree.set("locks", None)
     op = transaction.op
     used: dict[int, Pending] = {}
+    places: list[bool] = []
     sources = dict(_sources(tree))
 
     def resolve(schema: str | None, name: str) -> CatalogRelation | None:
@@ -64,6 +89,7 @@ def scan(transaction: LakeTransaction, sql: str, values: Sequence[str | None]) -
         pending = used[int(name)] = transaction.pending(int(name))
         columns = Columns(pending)
         wanted, place = needed(tree, columns.types)
+        places.append(place)
         found = _predicates(tree, sources, name, columns.types)
         source = pending.source(wanted, found, numbered=place, upto=op)
         if place:
@@ -75,7 +101,7 @@ def scan(transaction: LakeTransaction, sql: str, values: Sequence[str | None]) -
     session = Scope(collation_is_c=transaction.world.collation_is_c, timezone=UTC, may_fail_over=False)
     translated = translate_query(tree, Catalog(resolve, session))
     snapshots = tuple(pending.base.snapshot for pending in used.values() if pending.base is not None)
-    return Scan(as_text(translated, UTC), len(translated.columns), snapshots)
+    return Scan(as_text(translated, UTC), len(translated.columns), snapshots), any(places)
 
 
 def needed(tree: exp.Expr, columns: Mapping[str, ColumnType]) -> tuple[list[str], bool]:
@@ -111,13 +137,19 @@ def _predicates(tree: exp.Expr, sources: Mapping[str, list[str]], name: str, col
     return predicates(simple, columns)
 
 
+def recent_definition(world: World, transaction: LakeTransaction | None, table_id: int) -> Definition:
+    """For what is a guess anyway."""
+    known = transaction.known_definition(table_id) if transaction is not None else None
+    return known or world.recent_definition(table_id)
+
+
 def guess(world: World, transaction: LakeTransaction | None, table_ids: Sequence[int], sql: str, values: Sequence[str | None]) -> Estimate:
     """What the planner is told. Files are not opened; a transaction is not bound to a snapshot by being planned, nor begun."""
     parsed = substitute(parse_remote(sql), values)
     found = []
     for table_id in table_ids:
         pending = transaction.pendings.get(table_id) if transaction is not None else None
-        definition = (transaction or world).definition(table_id)
+        definition = recent_definition(world, transaction, table_id)
         is_new = transaction is not None and transaction.is_new(table_id)
         base = pending.base if pending is not None else None if is_new else world.recent_base(definition)
         pending = pending or Pending(definition, world.tables, base)

@@ -86,8 +86,8 @@ class DecoupledSession:
         return reading.guess(self._world, self._transaction, tables_in(sql), sql, values)
 
     def facts(self, relation: str) -> tuple[int, int]:
-        known = self._transaction or self._world
-        found = [self._world.recent_base(known.definition(table_id)).snapshot for table_id in tables_in(relation)]
+        known = [reading.recent_definition(self._world, self._transaction, table_id) for table_id in tables_in(relation)]
+        found = [self._world.recent_base(definition).snapshot for definition in known]
         return sum(one.rows for one in found), sum(one.bytes for one in found)
 
     def takes_packed(self, sql: str) -> bool:

@@ -81,11 +81,13 @@ class LakeTransaction:
         return self.op
 
     def definition(self, table_id: int) -> Definition:
+        return self.known_definition(table_id) or self.world.definition(table_id)
+
+    def known_definition(self, table_id: int) -> Definition | None:
+        """As it is for this transaction, once that is settled."""
         if table_id in self.made:
             return self.made[table_id][1]
-        if table_id in self.pendings:
-            return self.pendings[table_id].definition
-        return self.world.definition(table_id)
+        return self.pendings[table_id].definition if table_id in self.pendings else None
 
     def pending(self, table_id: int) -> Pending:
         """The table as this transaction sees it; the first look at any decides which snapshot that is."""

@@ -16,6 +16,7 @@ from modak.connection import Connection, open_connection
 from modak.core.decoupled import Definition
 from modak.errors import LakeError, NotFound, Retry
 from modak.gateway.decoupled.base import Base
+from modak.gateway.decoupled.kept import Kept
 from modak.gateway.decoupled.moment import Moments
 from modak.gateway.decoupled.parcels import Parcels
 from modak.gateway.decoupled.settled import Settled
@@ -44,6 +45,7 @@ class World:
     collation_is_c: bool
     claim_seconds: float = 60.0
     _lakes: dict[str, tuple[float, IcebergLake]] = field(default_factory=dict)
+    _definitions: dict[int, tuple[float, Definition]] = field(default_factory=dict)
     _bases: dict[int, tuple[float, Base]] = field(default_factory=dict)
     _committed: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -51,6 +53,7 @@ class World:
     _beside: list[threading.Thread] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
     parcels: Parcels = field(default_factory=Parcels)
+    kept: Kept = field(default_factory=Kept)
 
     def __post_init__(self) -> None:
         self.settled = Settled(self)
@@ -64,7 +67,15 @@ class World:
                 f"no decoupled table {table_id} is known",
                 hint="it was dropped, or its transaction rolled back; modak.create_iceberg_table makes one",
             )
+        with self._lock:
+            self._definitions[table_id] = time.monotonic() + _GUESS_SECONDS, found
         return found
+
+    def recent_definition(self, table_id: int) -> Definition:
+        """As it was a moment ago, for estimates."""
+        with self._lock:
+            until, known = self._definitions.get(table_id, (0.0, None))
+        return known if known is not None and time.monotonic() < until else self.definition(table_id)
 
     def access_token(self) -> str | None:
         """By which the catalog's own views are known."""
