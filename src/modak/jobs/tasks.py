@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from modak.connection import PINNED_SETTINGS, UNHURRIED, Connection, connect, pinned
 from modak.jobs.spark import spark_failures
-from modak.lake.data_files import ROW_GROUP_ROWS, Target
+from modak.lake.data_files import ROW_GROUP_ROWS, Target, in_whole_groups
 from modak.lake.delete_files import Doomed, Positions, write_deletes
 from modak.scan.engine import Cursor, Engine
 from modak.scan.snapshot import DataFile
@@ -124,7 +124,7 @@ def buffers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         size += batch.nbytes
         if rows >= ROW_GROUP_ROWS or size >= BUFFER_BYTES_MAX:
             buffer = pa.Table.from_batches(pending)
-            whole = rows - rows % ROW_GROUP_ROWS or rows
+            whole = in_whole_groups(rows)
             yield buffer.slice(0, whole)
             pending = buffer.slice(whole).to_batches()
             rows, size = rows - whole, sum(batch.nbytes for batch in pending)

@@ -35,6 +35,11 @@ OPEN_FILES_MAX = 64
 Partition = int | Record | None
 
 
+def in_whole_groups(rows: int) -> int:
+    """How many of the rows that are there should be written by now, while more may come; all of them, where they are fewer than a group."""
+    return rows - rows % ROW_GROUP_ROWS or rows
+
+
 @dataclass(frozen=True)
 class Target:
     """Everything a task needs to write for a table; crosses to executors as plain text."""

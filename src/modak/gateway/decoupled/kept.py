@@ -1,47 +1,36 @@
-"""Statements as they were translated for a snapshot: whoever asks again what he asked before need not wait for that.
+"""What was worked out about a statement for a snapshot: whoever asks again what he asked before need not wait for that.
 
-They are known by the snapshot and go with it. Nothing here holds one: deletes that the engine keeps for a snapshot go when nobody reads it.
+It is known by the snapshot and goes with it. Nothing here holds one: deletes that the engine keeps for a snapshot go when nobody reads it.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from modak.core.decoupled import Definition
 from modak.scan.snapshot import Snapshot
 
-# A text that lists a hundred files and more is run for longer than it is translated.
-_CHARS_MAX, _STATEMENTS_MAX = 50_000, 100
+T = TypeVar("T")
+_STATEMENTS_MAX = 100
 
 
-@dataclass(frozen=True)
-class Translated:
-    """``is_numbered``: it tells the numbers of rows."""
-
-    sql: str
-    columns: int
-    is_numbered: bool
-
-
-class Kept:
-    """Every method may be called from any thread."""
+class Kept(Generic[T]):
+    """By snapshot, by what the table was at the time, and by the statement's text. Every method may be called from any thread."""
 
     def __init__(self) -> None:
-        self._found: weakref.WeakKeyDictionary[Snapshot, dict[str, tuple[Definition, Translated]]] = weakref.WeakKeyDictionary()
+        self._found: weakref.WeakKeyDictionary[Snapshot, dict[str, tuple[Definition, T]]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def find(self, snapshot: Snapshot, definition: Definition, text: str) -> Translated | None:
+    def find(self, snapshot: Snapshot, definition: Definition, text: str) -> T | None:
         with self._lock:
-            of, found = self._found.get(snapshot, {}).get(text, (None, None))
-        return found if of == definition else None
+            found = self._found.get(snapshot, {}).get(text)
+        return found[1] if found is not None and found[0] == definition else None
 
-    def keep(self, snapshot: Snapshot, definition: Definition, text: str, translated: Translated) -> None:
-        if len(text) + len(translated.sql) > _CHARS_MAX:
-            return
+    def keep(self, snapshot: Snapshot, definition: Definition, text: str, found: T) -> None:
         with self._lock:
             known = self._found.setdefault(snapshot, {})
             if len(known) >= _STATEMENTS_MAX:
                 del known[next(iter(known))]
-            known[text] = definition, translated
+            known[text] = definition, found

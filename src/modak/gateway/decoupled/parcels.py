@@ -25,7 +25,7 @@ from modak.errors import ModakError, Retry
 from modak.gateway.decoupled.values import NullRefused, kept, kind_of, remote_name
 from modak.lake.any_files import AnyWriter, any_target
 from modak.lake.csv_values import read_csv
-from modak.lake.data_files import ROW_GROUP_ROWS
+from modak.lake.data_files import ROW_GROUP_ROWS, in_whole_groups
 from modak.lake.failures import failures
 from modak.lake.storage import io_properties
 
@@ -97,17 +97,20 @@ class Parcel:
         """No more rows come."""
         with self._lock:
             if self._writer is not None:
-                self._write()
+                self._write(in_full=True)
                 with failures(self.definition.ref, self._storage):
                     self._files = self._writer.close()
                 self._writer = None
             self.filled = True
 
-    def _write(self) -> None:
+    def _write(self, *, in_full: bool = False) -> None:
+        """What makes whole row groups, unless ``in_full``: many small ones would be slow to read for as long as the file is there."""
         if not self._batches:
             return
-        rows = pa.Table.from_batches(self._batches).rename_columns([column.name for column in self.definition.columns])
-        self._batches, self._held_rows, self._held_bytes = [], 0, 0
+        held = pa.Table.from_batches(self._batches)
+        whole = held.num_rows if in_full else in_whole_groups(held.num_rows)
+        rows, rest = held.slice(0, whole).rename_columns([column.name for column in self.definition.columns]), held.slice(whole)
+        self._batches, self._held_rows, self._held_bytes = rest.to_batches(), rest.num_rows, rest.nbytes
         with failures(self.definition.ref, self._storage):
             if self._writer is None:
                 self._metadata = self._world.base(self.definition).metadata

@@ -34,8 +34,7 @@ from modak.scan.sqltext import quoted
 from modak.scan.table import ColdTables
 
 _NAMES = itertools.count(1)
-_BUFFERED_ROWS_MAX = 50_000
-_BUFFERED_BYTES_MAX = 32 * 1024 * 1024
+_BUFFERED_ROWS_MAX, _BUFFERED_BYTES_MAX = 50_000, 32 * 1024 * 1024
 # What the engine gives at a time: many rows, or as many as have so many bytes; fewer than a vector of its own it does not.
 _BATCH_ROWS, _BATCH_BYTES, _VECTOR_ROWS = 100_000, 64 * 1024 * 1024, 2048
 OP_MAX = 2**31 - 1
@@ -118,8 +117,8 @@ class Pending:
 
     def remove(self, rids: Sequence[int], op: int) -> int:
         """How many of them were there still."""
-        present = [rid for rid in rids if self._met.add(rid)]
-        self._removals += [(op, rid) for rid in present]
+        present = [(op, rid) for rid in rids if self._met.add(rid)]
+        self._removals += present
         self._note(len(present), 0)
         return len(present)
 
@@ -271,8 +270,7 @@ class Pending:
 
     def look(self, *, numbered: bool) -> None:
         """A statement is about to read it; ``numbered``: and is told the numbers of rows."""
-        self.is_read = True
-        self.is_numbered = self.is_numbered or numbered
+        self.is_read, self.is_numbered = True, self.is_numbered or numbered
 
     def _source(
         self,

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from modak.core.decoupled import Definition
 from modak.core.type_map import LakeType, PgType
-from modak.gateway.decoupled.kept import Translated
+from modak.gateway.decoupled.base import Base
 from modak.gateway.decoupled.pending import Pending
 from modak.gateway.decoupled.statements import ctid_sql, tables_in
 from modak.gateway.decoupled.transaction import LakeTransaction
@@ -30,6 +30,8 @@ UTC = "UTC"
 CTID = "ctid"
 _TEXT = LakeType("string", "string", "VARCHAR")
 _GROUPS_DEFAULT = 200
+# A text that lists a hundred files and more is run for longer than it is translated.
+_KEPT_CHARS_MAX = 50_000
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,18 @@ class Columns:
 
 def scan(transaction: LakeTransaction, sql: str, values: Sequence[str | None]) -> Scan:
     """Untranslatable where Postgres has to evaluate it itself."""
-    kept, pending = transaction.world.kept, _unchanged(transaction, sql) if not values else None
+    kept, pending = transaction.world.scans, _unchanged(transaction, sql) if not values else None
     if pending is None or pending.base is None:
         return _translated(transaction, sql, values)[0]
     snapshot, definition = pending.base.snapshot, pending.definition
     known = kept.find(snapshot, definition, sql)
     if known is not None:
-        pending.look(numbered=known.is_numbered)
-        return Scan(known.sql, known.columns, (snapshot,))
+        text, columns, is_numbered = known
+        pending.look(numbered=is_numbered)
+        return Scan(text, columns, (snapshot,))
     made, is_numbered = _translated(transaction, sql, values)
-    kept.keep(snapshot, definition, sql, Translated(made.sql, made.columns, is_numbered))
+    if len(sql) + len(made.sql) <= _KEPT_CHARS_MAX:
+        kept.keep(snapshot, definition, sql, (made.sql, made.columns, is_numbered))
     return made
 
 
@@ -145,24 +149,38 @@ def recent_definition(world: World, transaction: LakeTransaction | None, table_i
 
 def guess(world: World, transaction: LakeTransaction | None, table_ids: Sequence[int], sql: str, values: Sequence[str | None]) -> Estimate:
     """What the planner is told. Files are not opened; a transaction is not bound to a snapshot by being planned, nor begun."""
-    parsed = substitute(parse_remote(sql), values)
-    found = []
-    for table_id in table_ids:
-        pending = transaction.pendings.get(table_id) if transaction is not None else None
-        definition = recent_definition(world, transaction, table_id)
-        is_new = transaction is not None and transaction.is_new(table_id)
-        base = pending.base if pending is not None else None if is_new else world.recent_base(definition)
-        pending = pending or Pending(definition, world.tables, base)
-        if base is None:
-            found.append(Estimate(1_000, 100_000, 1, 100))
-            continue
-        columns = Columns(pending)
-        lake_names = pending.lake_names(base.snapshot)
-        conditions = _predicates(parsed.select, dict(_sources(parsed.select)), str(table_id), columns.types)
-        narrowed = [Predicate(lake_names[p.column], p.operator, p.values) for p in conditions if p.column in lake_names]
-        wanted = [lake_names[name] for name in needed(parsed.select, columns.types)[0] if name in lake_names]
-        found.append(estimate(base.snapshot, narrowed, columns=wanted))
-    return _in_order(parsed.select, _together(parsed.select, found))
+    tables = [_recent(world, transaction, table_id) for table_id in table_ids]
+    definition, base = tables[0]
+    # Postgres asks several times for one plan, and for every plan anew.
+    is_kept = len(tables) == 1 and base is not None and not values and len(sql) <= _KEPT_CHARS_MAX
+    known = world.estimates.find(base.snapshot, definition, sql) if is_kept and base is not None else None
+    if known is not None:
+        return known
+    tree = substitute(parse_remote(sql), values).select
+    found = _in_order(tree, _together(tree, [_estimate(world, tree, *one) for one in tables]))
+    if is_kept and base is not None:
+        world.estimates.keep(base.snapshot, definition, sql, found)
+    return found
+
+
+def _recent(world: World, transaction: LakeTransaction | None, table_id: int) -> tuple[Definition, Base | None]:
+    """None for one that this transaction makes."""
+    definition = recent_definition(world, transaction, table_id)
+    pending = transaction.pendings.get(table_id) if transaction is not None else None
+    is_new = transaction is not None and transaction.is_new(table_id)
+    return definition, pending.base if pending is not None else None if is_new else world.recent_base(definition)
+
+
+def _estimate(world: World, tree: exp.Select, definition: Definition, base: Base | None) -> Estimate:
+    if base is None:
+        return Estimate(1_000, 100_000, 1, 100)
+    pending = Pending(definition, world.tables, base)
+    columns = Columns(pending)
+    lake_names = pending.lake_names(base.snapshot)
+    conditions = _predicates(tree, dict(_sources(tree)), str(definition.table_id), columns.types)
+    narrowed = [Predicate(lake_names[p.column], p.operator, p.values) for p in conditions if p.column in lake_names]
+    wanted = [lake_names[name] for name in needed(tree, columns.types)[0] if name in lake_names]
+    return estimate(base.snapshot, narrowed, columns=wanted)
 
 
 def _together(tree: exp.Select, found: Sequence[Estimate]) -> Estimate:

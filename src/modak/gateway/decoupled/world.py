@@ -23,6 +23,7 @@ from modak.gateway.decoupled.settled import Settled
 from modak.lake.iceberg import IcebergLake
 from modak.lake.storage import Storage, io_properties
 from modak.mesh.bakery import Bakery
+from modak.scan.estimate import Estimate
 from modak.scan.table import ColdTables
 
 
@@ -53,7 +54,9 @@ class World:
     _beside: list[threading.Thread] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
     parcels: Parcels = field(default_factory=Parcels)
-    kept: Kept = field(default_factory=Kept)
+    scans: Kept[tuple[str, int, bool]] = field(default_factory=Kept)
+    """What the engine is asked, how many columns that has, and whether it tells the numbers of rows."""
+    estimates: Kept[Estimate] = field(default_factory=Kept)
 
     def __post_init__(self) -> None:
         self.settled = Settled(self)
@@ -118,7 +121,7 @@ class World:
         if known is not None and known.location == location:
             current = visible(known.table)
             if (current.snapshot_id if current is not None else None) == known.snapshot_id:
-                return known
+                return self._note(definition, known)
         table = self.lake(definition.profile).load_at(definition.ref, location)
         return self._read(definition, table, visible(table))
 
@@ -131,10 +134,13 @@ class World:
         _check_same(definition, table)
         lake = self.lake(definition.profile)
         location, number = table.metadata_location, current.sequence_number if current is not None else None
-        found = Base.of(table, self.tables.snapshot(location, number, io_properties(lake.storage)))
+        return self._note(definition, Base.of(table, self.tables.snapshot(location, number, io_properties(lake.storage))))
+
+    def _note(self, definition: Definition, base: Base) -> Base:
+        """What has just been read, or found to be what there is."""
         with self._lock:
-            self._bases[definition.table_id] = time.monotonic() + _GUESS_SECONDS, found
-        return found
+            self._bases[definition.table_id] = time.monotonic() + _GUESS_SECONDS, base
+        return base
 
     def _known(self, definition: Definition, storage: Storage) -> Base | None:
         """What was read last, if the catalog still points to it; a REST catalog gives the whole metadata with its answer anyway."""
@@ -146,7 +152,7 @@ class World:
         with self.connection() as connection:
             given = {"catalog": storage.catalog_name, "namespace": namespace, "name": name}
             row = connection.execute(SQL.query("lake_pointer"), given).fetchone()
-        return known if row is not None and row["metadata_location"] == known.location else None
+        return self._note(definition, known) if row is not None and row["metadata_location"] == known.location else None
 
     def recent_base(self, definition: Definition) -> Base:
         """The table as it was a moment ago, for what is a guess anyway: estimates."""
