@@ -22,6 +22,7 @@ from modak.gateway.dialect.query import Catalog, CatalogRelation, as_text, trans
 from modak.gateway.dialect.remote import PLACEHOLDER, conjuncts, parse_remote, substitute
 from modak.gateway.dialect.scope import Scope
 from modak.scan.estimate import Estimate, estimate
+from modak.scan.narrow import narrow_type
 from modak.scan.predicate import ColumnType, Predicate
 from modak.scan.snapshot import Snapshot
 from modak.scan.sqltext import quoted
@@ -96,9 +97,11 @@ def _translated(transaction: LakeTransaction, sql: str, values: Sequence[str | N
         places.append(place)
         found = _predicates(tree, sources, name, columns.types)
         source = pending.source(wanted, found, numbered=place, upto=op)
-        if place:
-            items = ", ".join([*map(quoted, wanted), f"{ctid_sql('rid')} AS {CTID}"])
-            source = f"(SELECT {items} FROM {source} AS numbered)"  # noqa: S608
+        narrow = _narrow(tree, pending, wanted)
+        if place or narrow:
+            items = [f"CAST({quoted(one)} AS {narrow[one]}) AS {quoted(one)}" if one in narrow else quoted(one) for one in wanted]
+            items += [f"{ctid_sql('rid')} AS {CTID}"] if place else []
+            source = f"(SELECT {', '.join(items)} FROM {source} AS shown)"  # noqa: S608
         shown = columns.with_place if place else columns.types
         return CatalogRelation(int(name), source, {one: shown[one] for one in (*wanted, *([CTID] if place else []))}, "iceberg")
 
@@ -106,6 +109,17 @@ def _translated(transaction: LakeTransaction, sql: str, values: Sequence[str | N
     translated = translate_query(tree, Catalog(resolve, session))
     snapshots = tuple(pending.base.snapshot for pending in used.values() if pending.base is not None)
     return Scan(as_text(translated, UTC), len(translated.columns), snapshots), any(places)
+
+
+def _narrow(tree: exp.Select, pending: Pending, wanted: Sequence[str]) -> dict[str, str]:
+    """Columns that are grouped by, shown and sorted by and nothing else, so that a smaller type of the engine's does as well."""
+    if pending.base is None or pending.has_changes or not tree.args.get("group"):
+        return {}
+    grouped = (exp.Select, exp.Group, exp.Ordered)
+    others = {column.name for column in tree.find_all(exp.Column) if not isinstance(column.parent, grouped)}
+    lake_names = pending.lake_names(pending.base.snapshot)
+    known = {one: narrow_type(pending.base.snapshot, lake_names[one]) for one in wanted if one in lake_names and one not in others}
+    return {one: kind for one, kind in known.items() if kind is not None}
 
 
 def needed(tree: exp.Expr, columns: Mapping[str, ColumnType]) -> tuple[list[str], bool]:
