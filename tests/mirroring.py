@@ -29,6 +29,7 @@ from modak.source import replication
 from modak.source.spill import identifier
 
 OPTIONS = {"wal_level": "logical", "fsync": "off", "full_page_writes": "off", "max_connections": "60", "max_replication_slots": "20"}
+ITEMS = Name("public", "items")
 
 
 def start(app: App, connection: Connection, name: Name, tier_key: str = "id", *, surface: str = "heap", **options: Any) -> CopyOutcome:
@@ -74,6 +75,15 @@ def same(app: App, connection: Connection, name: Name, key: str = "id") -> None:
     lake = sorted(lake_rows(app, connection, name), key=lambda row: str(row[key]))
     heap = sorted(heap_rows(connection, name), key=lambda row: str(row[key]))
     assert lake == heap
+
+
+def run(app: App, connection: Connection, *statements: str, name: Name = ITEMS) -> None:
+    """What the statements do is followed, and nothing is parked over it."""
+    for statement in statements:
+        connection.execute(statement)
+    done = pump(app, connection)
+    assert (done.parked, done.failed) == ({}, {})
+    same(app, connection, name)
 
 
 def frontier(connection: Connection, name: Name) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.mirroring import copy, frontier, lake_rows, problem, pump, same, start
+from tests.mirroring import copy, frontier, lake_rows, problem, pump, run, same, start
 
 from modak.app import App
 from modak.catalog import mirrors, profiles, tables
@@ -34,14 +34,6 @@ def create(connection: Connection) -> None:
     connection.execute("create table items (id int primary key, n int, note varchar(10), extra text)")
     connection.execute("insert into items values (1, 1, 'a', 'x'), (2, 2, 'b', 'y')")
     connection.execute("create table other (id int primary key)")
-
-
-def run(app: App, connection: Connection, *statements: str) -> None:
-    for statement in statements:
-        connection.execute(statement)
-    done = pump(app, connection)
-    assert not done.parked
-    same(app, connection, T)
 
 
 def test_columns_come_go_and_change_their_names_in_order(mirrored: World) -> None:

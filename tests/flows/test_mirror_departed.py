@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from tests.mirroring import copy, lake_rows, problem, pump, same, start, state
+from tests.mirroring import copy, lake_rows, problem, pump, run, same, start, state
 
 from modak.app import App
 from modak.catalog import tables
@@ -29,14 +29,6 @@ def items(mirrored: World) -> World:
     connection.execute("insert into items select i, i, 'n' from generate_series(0, 299) i")
     start(app, connection, T)
     return app, connection
-
-
-def run(app: App, connection: Connection, *statements: str, name: Name = T) -> None:
-    for statement in statements:
-        connection.execute(statement)
-    done = pump(app, connection)
-    assert (done.parked, done.failed) == ({}, {})
-    same(app, connection, name)
 
 
 FOLLOWED = {

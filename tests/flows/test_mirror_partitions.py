@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.mirroring import copy, lake_rows, problem, pump, same, start, state
+from tests.mirroring import copy, lake_rows, problem, pump, run, same, start, state
 
 from modak.app import App
 from modak.connection import Connection, connect
@@ -25,14 +25,6 @@ def items(mirrored: World) -> World:
     connection.execute("insert into items select i, 'n' from generate_series(1, 20) i")
     start(app, connection, T)
     return app, connection
-
-
-def run(app: App, connection: Connection, *statements: str) -> None:
-    for statement in statements:
-        connection.execute(statement)
-    done = pump(app, connection)
-    assert (done.parked, done.failed) == ({}, {})
-    same(app, connection, T)
 
 
 LOST = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.flows import test_mirror_types as types
-from tests.mirroring import copy, problem, pump, same, start, state
+from tests.mirroring import copy, problem, pump, run, same, start, state
 
 from modak.app import App
 from modak.connection import Connection, connect
@@ -31,14 +31,6 @@ def items(mirrored: World) -> World:
     connection.execute("insert into items select i, i, i * 100, 'n' || i, 'x' from generate_series(1, 9) i")
     start(app, connection, T)
     return app, connection
-
-
-def run(app: App, connection: Connection, *statements: str) -> None:
-    for statement in statements:
-        connection.execute(statement)
-    done = pump(app, connection)
-    assert (done.parked, done.failed) == ({}, {})
-    same(app, connection, T)
 
 
 CHANGED = {
