@@ -25,8 +25,9 @@ from modak.embedded.postgres import Cluster
 
 pytestmark = pytest.mark.inline
 
-# May be called by anybody, each for a reason: views, rules and parsed functions call them as whoever uses those.
-FOR_EVERYBODY = {"cold_bound", "explain_tiers", "heap_bound", "heap_of", "insert_seam", "next_identity"}
+# May be called by anybody, each for a reason: views, rules and parsed functions call them as whoever uses those, and
+# who makes a partition needs those of its triggers.
+FOR_EVERYBODY = {"cold_bound", "explain_tiers", "heap_bound", "heap_of", "insert_seam", "newcomer", "next_identity"}
 # Leave the session's search path to the heap's own triggers, so that every name in them is written in full.
 IN_FULL = ("write", "check_keys")
 

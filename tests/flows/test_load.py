@@ -15,8 +15,9 @@ from tests.support import value
 
 from modak.connection import Connection, connect
 from modak.embedded.postgres import Cluster
-from modak.errors import MissingComponent, NotRegistered, Refused, UsageError
+from modak.errors import MissingComponent, NotRegistered, Refused, Retry, UsageError
 from modak.load import LabelInFlight, LoadClient, Loader, LoadOptions, LoadRejected, LoadRequest, LoadResult, lake_storage
+from modak.load.failures import LoadFailed
 
 pytestmark = [pytest.mark.spark, pytest.mark.inline]
 
@@ -349,6 +350,12 @@ def test_a_partition_nobody_watches_is_no_trap(tables: World) -> None:
     for table in ("pairs", "events"):
         with loading(tables.dsn, table) as (connection, loader):
             connection.execute(f"create table public.stray partition of public.{table}_hot for values from (0) to (100)")
+            with pytest.raises(LoadFailed, match=r"partition public\.stray of table .* lies below the cut-line") as failed:
+                loader.apply(request("a", [row(20, 250), row(21, 50)]))
+            assert failed.value.retry is Retry.LATER
+            assert labels(connection) == []
+            # Somebody has switched the trigger off, and the load looks for itself.
+            connection.execute("alter table public.stray disable trigger modak_newcomer")
             with pytest.raises(Refused, match="a partition that Modak does not know"):
                 loader.apply(request("a", [row(20, 250), row(21, 50)]))
             assert labels(connection) == []

@@ -7,8 +7,11 @@ journal and the lake's stamps: see ``modak.jobs.resume``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import psycopg
 
 from modak.catalog import loads, migrate, operations, tables
 from modak.catalog.operations import Operation
@@ -31,7 +34,7 @@ from modak.jobs.publishing.tier import publish_tiering, refuse_shared
 from modak.lake import commits
 from modak.lake.commits import Commit
 from modak.registration import rebuild
-from modak.source import capture, heap
+from modak.source import capture, heap, newcomers
 from modak.source.locks import bounded, retried
 from modak.source.partitions import newest_key
 from modak.source.sessions import lock_holders
@@ -102,7 +105,7 @@ def discover(context: JobContext, relation: Relation) -> None:
         if stale and heap.has_rows(context.connection, name):
             raise Refused(
                 f"partition {name} lies below the cut-line and holds rows that nobody sees: they are the only copy",
-                hint=f"insert them through {context.table.name} and drop the partition, or detach it",
+                hint=f"it was attached with them: detach it, and insert them through {context.table.name}",
                 partition=str(name),
             )
     tables.record_partitions(context.connection, context.table_id, [entry for entry in found if entry[3] > line.tier_key_hi])
@@ -114,6 +117,10 @@ def discover(context: JobContext, relation: Relation) -> None:
         if oid not in present and state is PartitionState.HOT:
             # Dropped or detached by its owner before we touched it: that was the owner's to do.
             context.connection.execute(migrate.SQL.query("forget_partition"), {"table_id": context.table_id, "partition_id": oid})
+    for partition in newcomers.known(context.connection, context.table_id):
+        # Not worth a wait: until the next pass it costs some speed.
+        with contextlib.suppress(psycopg.OperationalError, psycopg.errors.UndefinedTable), bounded(context.connection):
+            newcomers.trust(context.connection, partition)
 
 
 def _due(context: JobContext, relation: Relation, line: Cutline, upto: int | None) -> list[Partition]:

@@ -22,7 +22,7 @@ from modak.core.table import Column, Dependent, Name, Relation
 from modak.core.tier_key import KEY_MIN
 from modak.errors import Problem, Refused
 from modak.registration import surface
-from modak.source import capture, cold, images, keys, spill, writes
+from modak.source import capture, cold, images, keys, newcomers, spill, writes
 from modak.source.expressions import raw
 from modak.source.relation import SQL, columns_of, dependents, describe
 from modak.source.spill import identifier
@@ -53,6 +53,7 @@ def rebuild(connection: Connection, table: Registered, relation: Relation, *, fo
     tables.save_cold_side(connection, table.table_id, build=number, bound=table.cold_bound)
     spill.define(connection, shape)
     capture.define(connection, shape)
+    newcomers.define(connection, shape)
     _attach(connection, table, relation)
 
 
@@ -76,9 +77,11 @@ def _leaves_copies(connection: Connection, table: Registered) -> bool:
 
 def _attach(connection: Connection, table: Registered, relation: Relation) -> None:
     """Triggers as this release has them, where an earlier one put its own."""
-    for name in spills(table, relation):
+    standing_spills = spills(table, relation)
+    for name in standing_spills:
         spill.attach(connection, table.table_id, name)
         watch_keys(connection, table, name)
+    newcomers.watch(connection, table.table_id, table.heap, relation, standing_spills)
     standing = {leaf.name for leaf in relation.leaves}
     copies = (Name(part.schema, part.name) for part in tables.partitions(connection, table.table_id) if part.state is PartitionState.TIERED)
     for name in copies:

@@ -26,7 +26,7 @@ from modak.failpoints import failpoint
 from modak.lake.port import Lake, LakePointer
 from modak.progress import SILENT, Progress
 from modak.registration import mirroring, rebuild, surface
-from modak.source import spill
+from modak.source import newcomers, spill
 from modak.source.expressions import encoded_key
 from modak.source.relation import describe
 from modak.source.spill import identifier
@@ -266,6 +266,8 @@ def change_relations(connection: Connection, plan: Plan, profile: str) -> Regist
     registered = _registered(plan, profile, original)
     for _, name in spills:
         rebuild.watch_keys(connection, registered, name)
+    newcomers.define(connection, shape)
+    newcomers.watch(connection, relation.oid, plan.heap, relation, [name for _, name in spills])
     return registered
 
 
@@ -334,3 +336,5 @@ def record_partitions(connection: Connection, plan: Plan) -> None:
     leaves = bounds.range_leaves(plan.relation)
     found = [(leaf.oid, leaf.name, *bounds.parse_range(leaf.bound, plan.key_type)) for leaf in leaves]
     tables.record_partitions(connection, plan.relation.oid, found)
+    for name in newcomers.known(connection, plan.relation.oid):
+        newcomers.trust(connection, name)

@@ -17,7 +17,7 @@ from modak.failpoints import failpoint
 from modak.lake.iceberg import IcebergLake
 from modak.registration import mirroring, ownership, surface
 from modak.registration.register import CATALOG_STAMP, LOCK_TIMEOUT_MS, TABLE_STAMP, read_catalog_id
-from modak.source import capture, spill, writes
+from modak.source import capture, newcomers, spill, writes
 from modak.source.relation import SQL, dependents, describe, find_by_oid
 from modak.source.spill import identifier
 
@@ -51,6 +51,7 @@ def unregister(connection: Connection, lake: IcebergLake, table: Registered, *, 
             if table.mode == "mirrored":
                 mirroring.restore(connection, table, heap)
             if table.has_seam:
+                newcomers.remove(connection, table.table_id)
                 kept = _restore(connection, table, heap) if heap is not None else spill.remove(connection, table.table_id, ())
                 surface.remove(connection, table.table_id, table.cold_build)
             tables.delete(connection, table.table_id)

@@ -28,7 +28,7 @@ AFTERWARDS = "modak_missed"  # by its name before the next one, and that before 
 ASK = "modak_missed_ask"
 _TEMPLATES = (
     "write", "unseat", "missed", "same", "watch", "correct", "taken", "older", "key_is_indexed", "check_keys", "insert_rule",
-    "planned_once", "two_tier_view", "spill_guard", "spill_mirror", "capture", "unregister_first",
+    "planned_once", "two_tier_view", "spill_guard", "spill_mirror", "capture", "newcomer", "unregister_first",
 )  # fmt: skip
 NOTES = {"modak_note_before": "before", "modak_note_after": "after"}
 
@@ -99,7 +99,7 @@ def let_go(connection: Connection, table_id: int) -> None:
 def edition() -> str:
     """What this release makes around a table, in one word. The triggers' own form counts as the number in front."""
     texts = [SQL.text("templates", f"{name}.sql") for name in _TEMPLATES]
-    return f"modak 7 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
+    return f"modak 8 {hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}"
 
 
 def is_current(connection: Connection, table_id: int) -> bool:

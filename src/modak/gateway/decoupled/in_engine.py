@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,14 @@ from modak.scan.sqltext import quoted
 
 # The name by which a cursor knows the Arrow table that is being read into the engine.
 BATCH = "modak_batch"
+_NUMBERS = itertools.count(1)
+
+
+def made(cursor: Cursor, what: str, columns: str) -> str:
+    """A new table that every cursor of the engine sees, by a name that no other one has."""
+    name = quoted(f"modak_{what}_{next(_NUMBERS)}")
+    cursor.execute(f"CREATE TABLE {name} ({columns})")
+    return name
 
 
 @contextlib.contextmanager

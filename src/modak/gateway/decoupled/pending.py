@@ -8,7 +8,6 @@ there when it was opened.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from modak.core.decoupled import DecoupledColumn, Definition
 from modak.failpoints import failpoint
 from modak.gateway.decoupled.base import Base, Numbers, RowSet
-from modak.gateway.decoupled.in_engine import BATCH, from_arrow, in_one_go, registered, to_arrow
+from modak.gateway.decoupled.in_engine import BATCH, from_arrow, in_one_go, made, registered, to_arrow
 from modak.gateway.decoupled.parcels import Parcel
 from modak.gateway.decoupled.values import Values, array, engine_type, remote_name
 from modak.lake.delete_files import Doomed
@@ -33,7 +32,6 @@ from modak.scan.snapshot import Snapshot
 from modak.scan.sqltext import quoted
 from modak.scan.table import ColdTables
 
-_NAMES = itertools.count(1)
 _BUFFERED_ROWS_MAX, _BUFFERED_BYTES_MAX = 50_000, 32 * 1024 * 1024
 # What the engine gives at a time: many rows, or as many as have so many bytes; fewer than a vector of its own it does not.
 _BATCH_ROWS, _BATCH_BYTES, _VECTOR_ROWS = 100_000, 64 * 1024 * 1024, 2048
@@ -389,14 +387,10 @@ class Pending:
     def _added_table(self, cursor: Cursor) -> str:
         if self._added is None:
             columns = ", ".join(f"{quoted(remote_name(column))} {engine_type(column)}" for column in self.definition.columns)
-            name = quoted(f"modak_added_{next(_NAMES)}")
-            cursor.execute(f"CREATE TABLE {name} (op INTEGER, seq BIGINT, {columns})")
-            self._added = name
+            self._added = made(cursor, "added", f"op INTEGER, seq BIGINT, {columns}")
         return self._added
 
     def _gone_table(self, cursor: Cursor) -> str:
         if self._gone is None:
-            name = quoted(f"modak_gone_{next(_NAMES)}")
-            cursor.execute(f"CREATE TABLE {name} (rid BIGINT, op INTEGER)")
-            self._gone = name
+            self._gone = made(cursor, "gone", "rid BIGINT, op INTEGER")
         return self._gone

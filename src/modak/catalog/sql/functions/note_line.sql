@@ -18,7 +18,7 @@ begin
             (select concat(c.revision, '/', c.tier_key_hi) from modak.cutline c where c.table_id = tg_argv[0]::bigint),
             case when exists (
                 select from pg_trigger t
-                 where t.tgrelid = tg_argv[0]::oid and t.tgenabled <> 'D'
+                 where t.tgrelid = tg_argv[0]::oid and t.tgenabled <> 'D' and t.tgname <> 'modak_newcomer'
                    and (not t.tgisinternal or t.tgfoid in (
                        '"RI_FKey_cascade_del"'::regproc, '"RI_FKey_cascade_upd"'::regproc, '"RI_FKey_setnull_del"'::regproc,
                        '"RI_FKey_setnull_upd"'::regproc, '"RI_FKey_setdefault_del"'::regproc, '"RI_FKey_setdefault_upd"'::regproc))

@@ -179,6 +179,20 @@ select t.tgname::text as name, t.tgtype::int & 1 = 1 as of_rows, t.tgtype::int &
   from pg_trigger t
  where t.tgrelid = %(oid)s::oid and not t.tgisinternal and t.tgname !~ '^modak_' and t.tgenabled <> 'D' and t.tgtype::int & 28 <> 0 order by 1;
 
+-- name: find_trigger
+select t.tgname::text as name from pg_trigger t where t.tgrelid = %(oid)s::oid and t.tgname = %(name)s;
+
+-- name: list_known_newcomers
+-- Partitions that the trigger still watches and need not be watched: of those that are hot, all that begin at T or above it.
+select n.nspname::text as schema_name, c.relname::text as name
+  from modak.partitions p
+  join modak.cutline l on l.table_id = p.table_id
+  join pg_trigger t on t.tgrelid::bigint = p.partition_id and t.tgname = %(trigger)s and t.tgenabled <> 'D'
+  join pg_class c on c.oid = t.tgrelid
+  join pg_namespace n on n.oid = c.relnamespace
+ where p.table_id = %(table_id)s and (p.state <> 'hot' or p.tier_key_lo >= l.tier_key_hi)
+ order by 1, 2;
+
 -- name: list_publications
 select p.pubname::text as name
   from pg_publication p

@@ -104,7 +104,7 @@ begin
             else
                 select pg_catalog.bit_or(t.tgtype::pg_catalog.int4) into fires from pg_catalog.pg_trigger t
                  where t.tgrelid OPERATOR(pg_catalog.=) {table_id}::pg_catalog.oid and not t.tgisinternal
-                   and t.tgenabled OPERATOR(pg_catalog.<>) 'D';
+                   and t.tgenabled OPERATOR(pg_catalog.<>) 'D' and t.tgname OPERATOR(pg_catalog.<>) 'modak_newcomer';
                 fires := coalesce(fires, 0) OPERATOR(pg_catalog.&) case when tg_op OPERATOR(pg_catalog.=) 'UPDATE' then 20 else 8 end;
             end if;
             if in_heap then
