@@ -175,6 +175,7 @@ def test_the_owner_makes_partitions_as_ever(connection: Connection, lake: Iceber
     connection.execute("create table public.p0 partition of public.events for values from (0) to (100)")
     connection.execute("reset role")
     register_table(connection, lake, EVENTS, options())
+    connection.execute("select modak.set_up_roles()")
     connection.execute(f"set role {role}")
     connection.execute("create table public.p1 partition of public.events_hot for values from (100) to (200)")
     connection.execute("insert into public.events values (1, 150, 'x')")

@@ -34,9 +34,9 @@ begin
             missing := missing || one;
         end if;
     end loop;
-    -- A trigger function that anybody may put on a table of his own would do there what it does on ours.
+    -- A trigger function that anybody may put on a table of his own would do there what it does on ours. That for new partitions looks where it is.
     for one in select p.oid::regprocedure::text from pg_proc p
-                where p.pronamespace = 'modak'::regnamespace and p.proname <> all (everybody)
+                where p.pronamespace = 'modak'::regnamespace and p.proname <> all (everybody) and p.proname !~ '^newcomer_[0-9]+$'
                   and pg_has_role(p.proowner, 'usage')
                   and not exists (select from pg_depend d where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e') loop
         execute format('revoke execute on function %s from public', one);
@@ -75,7 +75,7 @@ begin
         if pg_has_role('modak_worker', 'usage')
            and pg_has_role('modak_worker', case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end) then
             for one in select p.oid::regprocedure::text from pg_proc p
-                        where p.pronamespace = 'modak'::regnamespace and p.proname ~ '^(spill_guard|spill_mirror|capture)_[0-9]+$'
+                        where p.pronamespace = 'modak'::regnamespace and p.proname ~ '^(spill_guard|spill_mirror|capture|newcomer)_[0-9]+$'
                           and p.proowner <> 'modak_worker'::regrole and pg_has_role(p.proowner, 'usage') loop
                 execute format('alter function %s owner to modak_worker', one);
             end loop;
