@@ -140,7 +140,7 @@ def read(app: App, port: int, table: str) -> float:
     with psycopg.connect(make_conninfo(app.dsn, host="127.0.0.1", port=port), autocommit=True) as people:
         query = READ.format(t=table)
         people.execute(query).fetchall()
-        return statistics.median(timed(lambda: people.execute(query).fetchall()) for _ in range(3))
+        return statistics.median(timed(lambda: people.execute(query).fetchall()) for _ in range(9))
 
 
 def main() -> None:

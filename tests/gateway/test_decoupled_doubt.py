@@ -78,7 +78,7 @@ class Peer:
         commits.change(table, {settled.COMMIT_ID: f"peer{next(_names)}"}, added=self._written(table, rows), deletes=deletes)
 
     def _written(self, table: Table, rows: tuple[tuple[int, int], ...]) -> list[Any]:
-        writer = AnyWriter(any_target(table.metadata, {}), "f" * 32)
+        writer = AnyWriter(any_target(table.metadata, {}, [field.field_id for field in table.schema().fields]), "f" * 32)
         if rows:
             ids, balances = zip(*rows, strict=True)
             writer.write(pa.table({"id": ids, "balance": balances}, schema=table.schema().as_arrow()))

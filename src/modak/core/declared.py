@@ -67,21 +67,30 @@ def text_of(columns: Sequence[DecoupledColumn]) -> str | None:
     return json.dumps(said, ensure_ascii=False, separators=(",", ":")) if said else None
 
 
+def with_column(text: str | None, column: DecoupledColumn) -> str | None:
+    """The property's value with one more column; what it says of others stays as it is, whoever wrote it."""
+    said = _object(text)
+    more = json.loads(text_of([column]) or "{}")
+    return json.dumps({**said, **more}, ensure_ascii=False, separators=(",", ":")) if said or more else None
+
+
 def read(text: str | None) -> dict[int, Declared]:
     """By field id. What is not written as above is passed over: it may be of a later version, or of somebody else."""
+    return {
+        int(number): Declared(_text(entry, "type"), _text(entry, "default"))
+        for number, entry in _object(text).items()
+        if number.isascii() and number.isdigit() and len(number) <= 10 and isinstance(entry, dict)
+    }
+
+
+def _object(text: str | None) -> dict[str, Any]:
     if text is None or len(text) > _READ_LENGTH_MAX:
         return {}
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(given, dict):
-        return {}
-    return {
-        int(number): Declared(_text(entry, "type"), _text(entry, "default"))
-        for number, entry in given.items()
-        if number.isascii() and number.isdigit() and len(number) <= 10 and isinstance(entry, dict)
-    }
+    return given if isinstance(given, dict) else {}
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str | None:

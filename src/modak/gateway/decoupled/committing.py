@@ -176,7 +176,7 @@ def _written(pending: Pending, metadata: TableMetadata, prefix: str, transaction
     found = _Files(pending)
     with failures(pending.definition.ref, storage):
         ready = pending.ready_files(metadata)
-        target = any_target(metadata, io_properties(storage))
+        target = any_target(metadata, io_properties(storage), [column.field_id for column in pending.definition.columns])
         writer = AnyWriter(target, prefix)
         with pending.cursor() as cursor:
             for rows in pending.added_rows(cursor):

@@ -18,12 +18,21 @@ from modak.gateway.decoupled.world import World
 from modak.gateway.wire.messages import ProtocolError
 from modak.lake.decoupled import MODE_STAMP, found_in, is_registered
 from modak.lake.iceberg import IcebergLake
+from modak.lake.widening import widen
 
 Request = Mapping[str, Any]
 Answer = dict[str, Any]
 _FORMAT_VERSION = 2
 _DROP_SECONDS_MAX = 5.0
 _POLL_SECONDS = 0.02
+_ALONE = "add the column before anything else, or in a transaction of its own"
+
+
+class TableInUse(ModakError):
+    """What the transaction has begun with a table does not go with what it asks for now."""
+
+    code = "table_in_use"
+    sqlstate = "55006"
 
 
 class Orders(Protocol):
@@ -39,6 +48,16 @@ class Orders(Protocol):
     def attach(self, definition: Definition) -> None: ...
 
     def drop(self, table_id: int, ref: str, profile: str, purge: bool) -> None: ...
+
+    def definition(self, table_id: int) -> Definition: ...
+
+    def is_new(self, table_id: int) -> bool: ...
+
+    def has_looked_at(self, table_id: int) -> bool: ...
+
+    def claim(self, definition: Definition) -> None: ...
+
+    def widen(self, definition: Definition) -> None: ...
 
 
 def carry_out(verb: str, request: Request, transaction: Orders) -> Answer:
@@ -159,6 +178,19 @@ def _drop(request: Request, transaction: Orders) -> Answer:
     return {}
 
 
+def _widen(request: Request, transaction: Orders) -> Answer:
+    """One more column. The lake has it at once, whatever becomes of the transaction: nobody else is shown it, and it is found again."""
+    table_id = int(request["table_id"])
+    definition = transaction.definition(table_id)
+    if transaction.is_new(table_id) or transaction.has_looked_at(table_id):
+        how = "makes it" if transaction.is_new(table_id) else "has read it or written to it"
+        raise TableInUse(f"table {definition.name} cannot be given a column by a transaction that {how}", hint=_ALONE)
+    transaction.claim(definition)
+    column, notices = widen(transaction.lake(definition.profile), definition, request["column"])
+    transaction.widen(replace(definition, columns=(*definition.columns, column)))
+    return {"column": column.as_json(), "notices": notices}
+
+
 _VERBS: Mapping[str, Callable[[Request, Orders], Answer]] = {
     "greet": _greet,
     "create": _create,
@@ -167,6 +199,7 @@ _VERBS: Mapping[str, Callable[[Request, Orders], Answer]] = {
     "list": _list,
     "attach": _attach,
     "drop": _drop,
+    "widen": _widen,
 }
 
 

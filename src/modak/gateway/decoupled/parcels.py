@@ -64,6 +64,7 @@ class Parcel:
         self._writer: AnyWriter | None = None
         self._metadata: TableMetadata | None = None
         self._files: list[DataFile] = []
+        self._places: list[int | None] = []
         # Who is stopped may still be at work on a thread, while somebody else drops what there is.
         self._lock = threading.Lock()
 
@@ -114,7 +115,9 @@ class Parcel:
         with failures(self.definition.ref, self._storage):
             if self._writer is None:
                 self._metadata = self._world.base(self.definition).metadata
-                self._writer = AnyWriter(any_target(self._metadata, io_properties(self._storage)), self.id)
+                numbers = [column.field_id for column in self.definition.columns]
+                self._writer = AnyWriter(any_target(self._metadata, io_properties(self._storage), numbers), self.id)
+                self._places = self._writer.places
             self._writer.write(rows)
 
     def files(self, metadata: TableMetadata) -> list[DataFile] | None:
@@ -143,7 +146,9 @@ class Parcel:
         for file in self._files:
             with failures(self.definition.ref, self._storage), self._io().new_input(file.file_path).open() as stream:
                 for batch in pq.ParquetFile(stream).iter_batches(ROW_GROUP_ROWS):
-                    yield pa.record_batch(batch.columns, names=self._names)
+                    # A column that the lake does not have any more came with nothing in it.
+                    columns = [pa.nulls(batch.num_rows) if place is None else batch.column(place) for place in self._places]
+                    yield pa.record_batch(columns, names=self._names)
 
     def drop(self) -> None:
         """Nothing of it is left."""

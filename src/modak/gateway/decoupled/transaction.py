@@ -63,6 +63,8 @@ class LakeTransaction:
     op: int = 0
     pendings: dict[int, Pending] = field(default_factory=dict)
     made: dict[int, tuple[int, Definition]] = field(default_factory=dict)
+    widened: dict[int, list[tuple[int, Definition]]] = field(default_factory=dict)
+    """Tables with columns that Postgres will tell others of when it commits."""
     dropped: list[Dropped] = field(default_factory=list)
     claims: dict[str, Claim] = field(default_factory=dict)
     in_flight: bool = False
@@ -87,6 +89,8 @@ class LakeTransaction:
         """As it is for this transaction, once that is settled."""
         if table_id in self.made:
             return self.made[table_id][1]
+        if table_id in self.widened:
+            return self.widened[table_id][-1][1]
         return self.pendings[table_id].definition if table_id in self.pendings else None
 
     def pending(self, table_id: int) -> Pending:
@@ -103,8 +107,8 @@ class LakeTransaction:
         return table_id in self.made and not self.definition(table_id).is_attached
 
     def _base(self, definition: Definition) -> Base:
-        """A REST catalog has no moment for several tables, and one that this transaction attaches was not known at it."""
-        if definition.table_id in self.made or self.world.lake(definition.profile).storage.is_rest:
+        """A REST catalog has no moment for several tables, and one that this transaction attaches or widens was not known, or not so."""
+        if definition.table_id in self.made or definition.table_id in self.widened or self.world.lake(definition.profile).storage.is_rest:
             return self.world.base(definition)
         self.moment = self.moment or Moment.now(self.world)
         return self.moment.base(definition)
@@ -210,6 +214,13 @@ class LakeTransaction:
 
     attach = create
 
+    def widen(self, definition: Definition) -> None:
+        """The table has these columns from now on."""
+        self.widened.setdefault(definition.table_id, []).append((self.next_op(), definition))
+
+    def has_looked_at(self, table_id: int) -> bool:
+        return table_id in self.pendings
+
     def drop(self, table_id: int, ref: str, profile: str, purge: bool) -> None:
         self.dropped.append(Dropped(table_id, ref, profile, purge, self.next_op()))
 
@@ -232,6 +243,13 @@ class LakeTransaction:
             if number > op:
                 del self.made[table_id]
                 self._forget(table_id)
+        for table_id, steps in list(self.widened.items()):
+            kept = [step for step in steps if step[0] <= op]
+            if len(kept) < len(steps):
+                self._forget(table_id)  # looked at since, or not at all
+            self.widened[table_id] = kept
+            if not kept:
+                del self.widened[table_id]
         self.dropped = [one for one in self.dropped if one.op <= op]
         for pending in self.pendings.values():
             pending.roll_back(op)
@@ -241,6 +259,7 @@ class LakeTransaction:
         while self.pendings:
             self.pendings.popitem()[1].close()
         self.made.clear()
+        self.widened.clear()
         self.dropped.clear()
         self._savepoints.clear()
 

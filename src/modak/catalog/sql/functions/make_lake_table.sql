@@ -14,9 +14,6 @@ declare
     replaced text[];
     answer jsonb;
     told text;
-    -- What a value may take that has no declared length: not what it can, but what nobody is surprised by.
-    large constant bigint := 1048576;
-    width bigint;
 begin
     described := modak.make_foreign_table(place, p_columns, p_verb = 'attach');
     relation := to_regclass(place);
@@ -30,13 +27,8 @@ begin
     while exists (select from modak.decoupled d where d.table_id = number) loop
         number := number + 4294967296;
     end loop;
-    -- postgres_fdw counts rows and holds them at both ends, so rows that may be large go a few at a time.
-    select 32 * count(*) + coalesce(sum(least(large, 4 * (a.atttypmod - 4)::bigint)) filter (where t.typname in ('varchar', 'bpchar') and a.atttypmod > 0), 0)
-           + case when bool_or(t.typname in ('text', 'json', 'jsonb', 'bytea') or t.typname in ('varchar', 'bpchar') and a.atttypmod < 0) then large else 0 end
-      into width
-      from pg_attribute a join pg_type t on t.oid = a.atttypid where a.attrelid = relation and a.attnum > 0;
-    execute format('alter foreign table %s options (set table_name %L, set batch_size %L, set fetch_size %L)', place, number,
-                   greatest(1, least(5000, 256 * large / width)), greatest(1, least(10000, 1024 * large / width)));
+    execute format('alter foreign table %s options (set table_name %L)', place, number);
+    perform modak.fit_batches(relation);
 
     -- Names in the lake that were this table's or are another one's of ours, renamed since: a new table takes another name beside them.
     replaced := modak.forget_dropped_lake_table(p_schema, p_table, p_ref, p_profile);
