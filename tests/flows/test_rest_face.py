@@ -21,6 +21,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     UnauthorizedError,
 )
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.update import SetLocationUpdate
 from tests import events
 from tests.attaching import TOKEN, attached
@@ -184,6 +185,26 @@ def test_a_table_has_a_folder_of_its_own(app: App, address: str, catalog: Catalo
     assert ask(address, "/v1/default/namespaces/ns/tables/own?purgeRequested=true", method="DELETE")[0] == 404
     assert not (app.settings.data / "warehouse/ns/chosen").exists()
     assert catalog.load_table("ns.kept").scan().to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_a_table_that_goes_while_it_is_looked_up_is_not_there(
+    app: App, address: str, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    catalog.create_namespace_if_not_exists("ns")
+    catalog.create_table("ns.going", SCHEMA)
+    read, lake = FromInputFile.table_metadata, app.lake(Profile("default"))
+    gone: list[str] = []
+
+    def late(file, *given, **more):  # type: ignore[no-untyped-def]
+        if "going" in file.location and not gone:
+            gone.append(file.location)
+            lake.drop("ns.going", purge=True)
+        return read(file, *given, **more)
+
+    monkeypatch.setattr(FromInputFile, "table_metadata", late)
+    assert ask(address, "/v1/default/namespaces/ns/tables/going", method=method)[0] == 404
+    assert gone
 
 
 def test_what_others_placed_badly_is_not_purged(app: App, address: str, catalog: Catalog) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyiceberg import types
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, TableAlreadyExistsError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
@@ -28,6 +28,7 @@ from pyiceberg.transforms import (
 from modak.core.lake_table import LakeTable
 from modak.errors import Refused
 from modak.lake.failures import failures
+from modak.lake.loading import find_table, load_table
 from modak.lake.places import owns_its_folder, remove_files
 from modak.lake.port import LakePointer
 from modak.lake.storage import Storage, pyiceberg_properties
@@ -141,10 +142,7 @@ class IcebergLake:
     def find_table(self, ref: str) -> Table | None:
         """Like ``load``, where the table need not be there."""
         with failures(ref, self.storage):
-            try:
-                return self.catalog.load_table(_identifier(ref))
-            except (NoSuchTableError, NoSuchNamespaceError):
-                return None
+            return find_table(self.catalog, _identifier(ref))
 
     def search(self, stamps: Mapping[str, str]) -> list[LakePointer]:
         found = []
@@ -167,7 +165,7 @@ class IcebergLake:
     def load(self, ref: str) -> Table:
         """The table itself, for commits and schema changes."""
         with failures(ref, self.storage):
-            return self.catalog.load_table(_identifier(ref))
+            return load_table(self.catalog, _identifier(ref))
 
     def load_at(self, ref: str, location: str) -> Table:
         """The table as one of its metadata files has it, whatever the catalog points to by now."""
@@ -178,9 +176,8 @@ class IcebergLake:
 
     def drop(self, ref: str, *, purge: bool) -> None:
         with failures(ref, self.storage):
-            try:
-                table = self.catalog.load_table(_identifier(ref))
-            except (NoSuchTableError, NoSuchNamespaceError):
+            table = find_table(self.catalog, _identifier(ref))
+            if table is None:
                 return
             if not purge:
                 self.catalog.drop_table(_identifier(ref))

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from modak.errors import NotFound, UsageError
+from modak.lake.loading import find_table, load_table
 from modak.patience import Gone, Patience, Slow, TooLarge, whole
 from modak.rest.face import Face, Forbidden, Place
 
@@ -235,12 +236,12 @@ def _create_table(face: Face, request: Request, body: Any) -> Mapping[str, Any]:
 
 
 def _load_table(face: Face, request: Request, _: Any) -> Mapping[str, Any]:
-    found = face.catalog.load_table(_place(request))
+    found = load_table(face.catalog, _place(request))
     return _shown(found, metadata_location=found.metadata_location)
 
 
 def _table_exists(face: Face, request: Request, _: Any) -> None:
-    if not face.catalog.table_exists(_place(request)):
+    if find_table(face.catalog, _place(request)) is None:
         raise iceberg.NoSuchTableError(".".join(_place(request)))
 
 

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from modak.errors import ModakError
 from modak.lake import places
 from modak.lake.iceberg import IcebergLake
+from modak.lake.loading import find_table, load_table
 from modak.lake.storage import Storage
 
 Place = tuple[str, ...]
@@ -74,7 +75,7 @@ class Face:
         place = (*namespace, request.name)
         location = request.location or self.storage.new_location(".".join(place))
         self._check(location, request.properties, {})
-        if self.catalog.table_exists(place):
+        if self._find(place) is not None:
             # Asked first, because a create that loses leaves its metadata file behind.
             raise TableAlreadyExistsError(".".join(place))
         self.catalog.load_namespace_properties(namespace)
@@ -141,10 +142,7 @@ class Face:
             raise ValueError(reason)
 
     def _find(self, place: Place) -> Table | None:
-        try:
-            return self.catalog.load_table(place)
-        except NoSuchTableError:
-            return None
+        return find_table(self.catalog, place)
 
     def _swap(self, session: Session, step: _Step) -> None:
         *namespace, name = step.place
@@ -168,7 +166,7 @@ class Face:
 
     def drop(self, place: Place, *, purge: bool) -> None:
         self._refuse_managed(place, {"drop"})
-        table = self.catalog.load_table(place)
+        table = load_table(self.catalog, place)
         if purge and not places.owns_its_folder(table, self.storage):
             raise Forbidden(
                 f"the files of {'.'.join(place)} cannot be removed: other tables' are in its folder {table.location()}",
