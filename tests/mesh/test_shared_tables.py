@@ -96,6 +96,30 @@ def problems(node: Node) -> list[tuple[Any, ...]]:
     return node.rows("select schema_name, table_name, message, hint from modak.lake_problems where code = 'table_not_followed'")
 
 
+def test_a_column_that_one_node_adds_is_each_nodes_own_to_show(neighbours: Neighbours) -> None:
+    """Berta reaches the lake by the REST protocol, Anna by her own database."""
+    anna, berta = neighbours["anna"], neighbours["berta"]
+    create(anna, "wider")
+    anna.run("insert into wider (id) values (1)")
+    eventually(lambda: is_there(berta, "wider"))
+    country, note = ({"name": name, "type": kind} for name, kind in (("country", "char(2)"), ("note", "jsonb")))
+    anna.rows("select modak.add_iceberg_column('public', 'wider', %s)", json.dumps(country))
+    anna.run("insert into wider values (2, 'two', null, 'de')")
+    assert berta.rows("select * from wider order by id") == [(1, "new", None), (2, "two", None)]
+    berta.run("insert into wider (id, code) values (3, 'all'); update wider set code = 'one' where id = 1")
+    berta.rows("select modak.add_iceberg_column('public', 'wider', %s)", json.dumps(note))
+    berta.run("insert into wider values (4, 'fou', null, '{\"n\": 4}')")
+    for node, one in ((berta, country), (anna, note)):
+        node.rows("select modak.add_iceberg_column('public', 'wider', %s)", json.dumps(one))
+    seen = "select id, code, country, note->>'n' from wider order by id"
+    assert (
+        anna.rows(seen)
+        == berta.rows(seen)
+        == [(1, "one", None, None), (2, "two", "de", None), (3, "all", None, None), (4, "fou", None, "4")]
+    )
+    drop(anna, "wider")
+
+
 def test_a_table_comes_and_goes_with_the_node_that_made_it(neighbours: Neighbours) -> None:
     anna, berta = neighbours["anna"], neighbours["berta"]
     for node in (anna, berta):
