@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 from tests import events
+from tests.gateways import RunningGateway
 from tests.support import EVENTS, options, photograph, register_events, register_table, rows, unregister_table, value
 
 from modak.app import App
@@ -157,6 +158,34 @@ def test_a_registration_of_an_earlier_release_gets_it_with_the_next_pass(app: Ap
     connection.execute("drop table public.m1")
     insert(connection, "public.events")
     assert value(connection, "select count(*) from public.events") == 6
+
+
+@pytest.mark.parametrize("which", ["user", "all"])
+def test_triggers_that_were_all_switched_on_again_keep_no_cold_row_out(
+    app: App, connection: Connection, gateway: RunningGateway, which: str
+) -> None:
+    """As scripts do around bulk work: what Modak looks after by other triggers must not be taken for a partition that nobody knows."""
+    events.create(connection)
+    events.put_under_modak(app, connection, lag=None)
+    events.tier(app, upto=100)
+    assert rows(connection, "select tableoid::regclass::text from public.events_hot where id = 1") == [("public.p0",)]
+    connection.execute(f"alter table public.events_hot disable trigger {which}")
+    connection.execute(f"alter table public.events_hot enable trigger {which}")
+    connection.execute("insert into public.events values (9, -50, 'spilled'), (10, 50, 'standing')")
+    connection.execute("update public.events set event_time = 60 where id = 4")
+    connection.execute("update public.events set event_time = -60 where id = 5")
+    assert rows(connection, "select id, event_time from public.events where id in (4, 5, 9, 10) order by 1") == [
+        (4, 60),
+        (5, -60),
+        (9, -50),
+        (10, 50),
+    ]
+    connection.execute("create table public.m1 partition of public.events_hot for values from (-200) to (-100)")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=r"public\.m1"):
+        connection.execute("insert into public.events values (11, -150, 'nobody would see it')")
+    events.tier(app, upto=100)
+    watched = "select tgrelid::regclass::text from pg_trigger where tgname = 'modak_newcomer' and tgenabled <> 'D' order by 1"
+    assert rows(connection, watched) == [("public.events_hot",), ("public.m1",)]
 
 
 @pytest.fixture

@@ -183,14 +183,21 @@ select t.tgname::text as name, t.tgtype::int & 1 = 1 as of_rows, t.tgtype::int &
 select t.tgname::text as name from pg_trigger t where t.tgrelid = %(oid)s::oid and t.tgname = %(name)s;
 
 -- name: list_known_newcomers
--- Partitions that the trigger still watches and need not be watched: of those that are hot, all that begin at T or above it.
+-- Partitions that the trigger still watches and need not be watched: spills, and of those that are hot all that begin at T or above it.
+with known as (
+    select p.partition_id
+      from modak.partitions p
+      join modak.cutline l on l.table_id = p.table_id
+     where p.table_id = %(table_id)s and (p.state <> 'hot' or p.tier_key_lo >= l.tier_key_hi)
+    union
+    select t.tgrelid::bigint from pg_trigger t
+     where t.tgname = 'modak_mirror' and pg_partition_root(t.tgrelid)::oid = %(table_id)s::oid
+)
 select n.nspname::text as schema_name, c.relname::text as name
-  from modak.partitions p
-  join modak.cutline l on l.table_id = p.table_id
-  join pg_trigger t on t.tgrelid::bigint = p.partition_id and t.tgname = %(trigger)s and t.tgenabled <> 'D'
+  from known k
+  join pg_trigger t on t.tgrelid::bigint = k.partition_id and t.tgname = %(trigger)s and t.tgenabled <> 'D'
   join pg_class c on c.oid = t.tgrelid
   join pg_namespace n on n.oid = c.relnamespace
- where p.table_id = %(table_id)s and (p.state <> 'hot' or p.tier_key_lo >= l.tier_key_hi)
  order by 1, 2;
 
 -- name: list_publications
