@@ -397,6 +397,31 @@ def test_checked_keys_do_not_stand_in_the_way_of_updates(session: Session, case:
 
 
 @pytest.mark.inline
+def test_a_key_may_hold_a_boolean(app: App, connection: Connection, gateway: RunningGateway) -> None:
+    connection.execute(
+        "create table public.events (id bigint, is_test boolean, event_time bigint, val text, primary key (id, is_test, event_time)) "
+        "partition by range (event_time)"
+    )
+    for number in range(3):
+        events.add_partition(connection, number)
+    connection.execute("insert into public.events select n / 2, n % 2 = 1, n * 40, 'x' from generate_series(0, 6) n")
+    events.put_under_modak(app, connection, primary_key=("id", "is_test"))
+    events.tier(app)
+    assert events.drop_tiered(app).dropped
+    assert connection.execute("update public.events set val = 'y' where id = 1 and is_test returning event_time").fetchall() == [
+        {"event_time": 120}
+    ]
+    assert connection.execute("update public.events set is_test = not is_test, id = id + 10 where id = 0").rowcount == 2
+    assert connection.execute("delete from public.events where not is_test and id = 1").rowcount == 1
+    for _ in range(2):
+        found = connection.execute("select id, is_test, val from public.events order by 1, 2").fetchall()
+        assert [tuple(row.values()) for row in found] == [
+            (1, True, "y"), (2, False, "x"), (2, True, "x"), (3, False, "x"), (10, False, "x"), (10, True, "x"),
+        ]  # fmt: skip
+        events.fold(app)
+
+
+@pytest.mark.inline
 def test_columns_may_be_called_as_what_the_triggers_call_theirs(app: App, connection: Connection, gateway: RunningGateway) -> None:
     names = ["standing", "in_heap", "same_key", "changed", "found", "tg_op", "new", "old", "seen", "held", "known", "maker", "moved"]
     names += ["verdict", "looked", "older", "line", "made", "one", "other", "tombstone", "place"]

@@ -137,7 +137,6 @@ class Writer:
     def _start(self, partition: Partition) -> _OpenFile:
         folder = self._folder(partition)
         path = f"{self._metadata.location.rstrip('/')}/data/{folder}{self.prefix}-{uuid.uuid4().hex[:12]}.parquet"
-        blooms = {self.arrow_schema.names[self.names.index(name)]: {"ndv": ROW_GROUP_ROWS, "fpp": 0.01} for name in self.target.primary_key}
         stream = self._io.new_output(path).create(overwrite=False)
         writer = pq.ParquetWriter(
             stream,
@@ -148,9 +147,14 @@ class Writer:
             # As Iceberg's specification has them: up to 18 digits a decimal is an integer, smaller and faster than bytes.
             store_decimal_as_integer=True,
             use_dictionary=self._repetitive(),
-            bloom_filter_options=blooms,
+            bloom_filter_options={name: {"ndv": ROW_GROUP_ROWS, "fpp": 0.01} for name in self._looked_up()},
         )
         return _OpenFile(path, partition, stream, writer)
+
+    def _looked_up(self) -> list[str]:
+        """Columns worth a bloom filter: the key's. Parquet has none for booleans."""
+        fields = [self.arrow_schema.field(self.names.index(name)) for name in self.target.primary_key]
+        return [field.name for field in fields if not pa.types.is_boolean(field.type)]
 
     def _repetitive(self) -> list[str]:
         """Columns worth a dictionary: texts. Numbers and times mostly outgrow one, after all the work; zstd makes less of them without."""
