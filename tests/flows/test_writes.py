@@ -422,6 +422,31 @@ def test_a_key_may_hold_a_boolean(app: App, connection: Connection, gateway: Run
 
 
 @pytest.mark.inline
+def test_a_key_may_hold_bytes(app: App, connection: Connection, gateway: RunningGateway) -> None:
+    """Of any kind: a look-up of such a row in the lake found it only where all of them can be printed."""
+    keys = [b"\x1f", b"\x00", b"", b"\xff\xfe", b"\\", b"'", b"plain", "ä".encode()]
+    connection.execute(
+        "create table public.events (id bigint, digest bytea, event_time bigint, val text, primary key (id, digest, event_time)) "
+        "partition by range (event_time)"
+    )
+    for number in range(3):
+        events.add_partition(connection, number)
+    for number, key in enumerate([*keys, b"hot"]):
+        connection.execute("insert into public.events values (%s, %s, %s, 'x')", [number, key, 10 if number < len(keys) else 210])
+    events.put_under_modak(app, connection, primary_key=("id", "digest"))
+    events.tier(app)
+    assert events.drop_tiered(app).dropped
+    for change, left in (("update public.events set val = val || '!'", "x!"), ("delete from public.events", None)):
+        for number, key in enumerate(keys):
+            assert connection.execute("select id from public.events where digest = %s", [key]).fetchall() == [{"id": number}], key
+            assert connection.execute(f"{change} where id = %s and digest = %s", [number, key]).rowcount == 1, key
+        for _ in range(2):
+            found = connection.execute("select digest, val from public.events where event_time < 200 order by id").fetchall()
+            assert [(row["digest"], row["val"]) for row in found] == [(key, left) for key in keys if left]
+            events.fold(app)
+
+
+@pytest.mark.inline
 def test_columns_may_be_called_as_what_the_triggers_call_theirs(app: App, connection: Connection, gateway: RunningGateway) -> None:
     names = ["standing", "in_heap", "same_key", "changed", "found", "tg_op", "new", "old", "seen", "held", "known", "maker", "moved"]
     names += ["verdict", "looked", "older", "line", "made", "one", "other", "tombstone", "place"]

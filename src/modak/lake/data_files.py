@@ -31,6 +31,8 @@ from modak.lake.statistics import file_statistics
 
 ROW_GROUP_ROWS = 100_000
 OPEN_FILES_MAX = 64
+# Parquet has no bloom filter for booleans, and in one of bytes DuckDB does not find what is there.
+_NO_BLOOM = (pa.types.is_boolean, pa.types.is_binary, pa.types.is_large_binary)
 # The one number that a registered table is partitioned by, or the values of any partition spec.
 Partition = int | Record | None
 
@@ -152,9 +154,9 @@ class Writer:
         return _OpenFile(path, partition, stream, writer)
 
     def _looked_up(self) -> list[str]:
-        """Columns worth a bloom filter: the key's. Parquet has none for booleans."""
+        """Columns worth a bloom filter: the key's."""
         fields = [self.arrow_schema.field(self.names.index(name)) for name in self.target.primary_key]
-        return [field.name for field in fields if not pa.types.is_boolean(field.type)]
+        return [field.name for field in fields if not any(is_kind(field.type) for is_kind in _NO_BLOOM)]
 
     def _repetitive(self) -> list[str]:
         """Columns worth a dictionary: texts. Numbers and times mostly outgrow one, after all the work; zstd makes less of them without."""

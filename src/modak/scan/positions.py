@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from modak.scan.deletes import Positions, deleted_positions
 from modak.scan.engine import Cursor
-from modak.scan.relation import duckdb_type, read_sql
+from modak.scan.relation import duckdb_type, read_sql, value_sql
 from modak.scan.snapshot import DataFile, Field
 
 _KEYS = "modak_keys"
@@ -29,7 +29,7 @@ def joined_keys(cursor: Cursor, fields: Sequence[Field], keys: pa.Table, also: S
     numbered = keys.rename_columns([f"k{place}" for place in range(len(fields) + len(also))])
     cursor.register(_KEYS, numbered.append_column("n", pa.array(range(keys.num_rows), pa.int64())))
     typed = ", ".join(f"k{place}::{duckdb_type(field)} AS k{place}" for place, field in enumerate([*fields, *also]))
-    same = " AND ".join(f"rows.f{field.id} = keys.k{place}" for place, field in enumerate(fields))
+    same = " AND ".join(f"{value_sql(field, 'rows')} = keys.k{place}" for place, field in enumerate(fields))
     try:
         yield f"(SELECT n, {typed} FROM {_KEYS}) AS keys ON {same}"  # noqa: S608
     finally:
@@ -40,7 +40,7 @@ def positions_of_rows(
     cursor: Cursor, files: Sequence[DataFile], fields: Sequence[Field], others: Sequence[DataFile]
 ) -> dict[str, Positions]:
     """Rows whose key, the values of ``fields``, a row of the other files has too. By the file's path."""
-    same = " AND ".join(f"rows.f{field.id} = keys.f{field.id}" for field in fields)
+    same = " AND ".join(f"{value_sql(field, 'rows')} = {value_sql(field, 'keys')}" for field in fields)
     return _live(cursor, files, fields, f"SEMI JOIN {read_sql(others, fields)} AS keys ON {same}")
 
 

@@ -108,7 +108,14 @@ def _empty_sql(fields: Sequence[Field], also: str = "") -> str:
 
 
 def _outputs(fields: Sequence[Field]) -> str:
-    return ", ".join(f"f{field.id} AS {quoted(field.name)}" for field in fields)
+    return ", ".join(f"{value_sql(field)} AS {quoted(field.name)}" for field in fields)
+
+
+def value_sql(field: Field, row: str = "") -> str:
+    """A column of ``read_sql``, for conditions as well. DuckDB looks bytes up in a bloom filter by the text that it prints for them, and
+    skips row groups that have them: so no condition on such a column may reach the scan, and none goes through a CASE."""
+    name = f"{row}.f{field.id}" if row else f"f{field.id}"
+    return f"CASE WHEN {name} IS NOT NULL THEN {name} END" if duckdb_type(field) == "BLOB" else name
 
 
 def read_sql(files: Sequence[DataFile], fields: Sequence[Field]) -> str:
