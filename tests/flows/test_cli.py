@@ -96,6 +96,9 @@ FAILURES: list[tuple[tuple[str, ...], int, str]] = [
     (("import", "/no/such/file"), 2, "/no/such/file"),
     (("--dsn", "postgresql://nobody@127.0.0.1:1/x", "status"), 1, "cannot connect"),
     (("--dsn", "host = = x", "status"), 1, "DSN"),
+    (("--dsn", "", "status"), 2, "it is empty"),
+    (("migrate", "--dsn="), 2, "it is empty"),
+    (("status", ""), 2, "must be schema.table"),
 ]
 
 
@@ -228,6 +231,32 @@ def test_a_group_alone_shows_its_commands(modak: Modak, arguments: tuple[str, ..
     shown = modak(*arguments, code=2)
     assert "Commands:" in shown.out + shown.err
     assert "error: Usage" not in shown.err
+
+
+@pytest.mark.parametrize("group", ["profile", "postgres"])
+def test_a_group_alone_is_an_error_in_json_too(modak: Modak, group: str) -> None:
+    alone = modak("--json", group, code=2)
+    assert (alone.out, json.loads(alone.err)["error"]) == ("", "usage")
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("export",), ("migrate", "--print")])
+def test_a_result_that_cannot_be_written_is_an_error(dsn: str, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    program = [sys.executable, "-m", "modak.cli.main", "--dsn", dsn, *arguments]
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("MODAK_")} | {"MODAK_DATA": str(tmp_path)}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, env=environ, timeout=60, check=False)
+    assert (done.returncode, "No space left" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+
+    reading, writing = os.pipe()
+    os.close(reading)
+    # Whoever closes a pipe wants no more: `modak migrate --print | head` is no failure that anybody has to read about.
+    done = subprocess.run(program, stdout=writing, stderr=subprocess.PIPE, text=True, env=environ, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, "Traceback" in done.stderr, "refused" in done.stderr) == (1, False, False)
+
+    closed = ["sh", "-c", '"$@" >&-', "sh", *program]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, env=environ, timeout=60, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
 def test_as_a_process_of_its_own(connection: Connection, app: App, dsn: str, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def _status(context: Context, table: str | None) -> None:
     from modak.source.relation import parse_name
 
     with context.app.connection() as connection:
-        status.show(connection, context.output, parse_name(table) if table else None, context.app.lake)
+        status.show(connection, context.output, parse_name(table) if table is not None else None, context.app.lake)
 
 
 def _policy(context: Context, table: str, pairs: tuple[str, ...]) -> None:

@@ -45,7 +45,10 @@ class Context:
 
 
 def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    def callback(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+    def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value == "":
+            # Most likely a shell's variable that is not set. Another database than the one that was meant must not do instead.
+            raise click.BadParameter("it is empty", context, parameter)
         if value not in (None, False):
             setattr(context.ensure_object(Context), name, value)
         return value

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -27,6 +30,8 @@ for module in (machine, catalog, registration, jobs, maintenance, recovery, inge
 
 def main(arguments: list[str] | None = None) -> None:
     """Exit codes: 0 ok, 1 failed, 2 usage, 3 differences found."""
+    # A service manager may start us with closed streams. What is said then is said to nobody.
+    sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     context = Context()
     try:
         # A command that ends with a code of its own has it returned here; any other returns nothing.
@@ -37,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Exit as done:
         code = done.exit_code
     except click.exceptions.NoArgsIsHelpError as alone:
-        click.echo(alone.format_message(), err=True)
+        _missing_command(context, alone)
         code = 2
     except click.ClickException as wrong:
         context.output.error(UsageError(wrong.format_message(), hint=_usage_hint(wrong)))
@@ -48,7 +53,35 @@ def main(arguments: list[str] | None = None) -> None:
     except _postgres_error() as error:
         context.output.error(_unexpected(error))
         code = 1
-    sys.exit(code)
+    except OSError as error:
+        code = _unwritten(context, error)
+    sys.exit(code if _flushed(context) else 1)
+
+
+def _missing_command(context: Context, alone: click.exceptions.NoArgsIsHelpError) -> None:
+    if context.json:
+        context.output.error(UsageError("Missing command.", hint=_usage_hint(alone)))
+    else:
+        click.echo(alone.format_message(), err=True)
+
+
+def _flushed(context: Context) -> bool:
+    """Whether all that was said has left: a full disk behind `modak export > file` is noticed only now."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _unwritten(context, error)
+        return False
+    return True
+
+
+def _unwritten(context: Context, error: OSError) -> int:
+    """A result that nobody took, or a file that cannot be had. What stdout still holds is let go, or Python would stumble over it."""
+    if not isinstance(error, BrokenPipeError):
+        context.output.error(ModakError(f"the machine refused: {error}"))
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _usage_hint(wrong: click.ClickException) -> str:

@@ -167,4 +167,6 @@ def apply_options(connection: Connection, table: Registered, options: Options, *
 
 
 def _plain(value: object) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (",".join(value) or "none") if isinstance(value, tuple) else str(value)
