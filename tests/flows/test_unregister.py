@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from tests.commands import Modak
 from tests.support import (
     EVENTS,
     codes,
@@ -230,3 +231,36 @@ def test_a_dropped_heap_does_not_keep_its_registration_for_ever(connection: Conn
     assert value(connection, "select count(*) from pg_proc where proname ~ '^spill_'") == 0
     create_events(connection)
     register_table(connection, lake)
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("drop", [False, True])
+def test_it_tells_what_becomes_of_cold_rows(connection: Connection, modak: Modak, drop: bool) -> None:
+    create_events(connection)
+    modak("register", "public.events", "--tier-key", "event_time", "--primary-key", "id", "--lag", "0")
+    modak("tier", "public.events")
+    before = value(connection, "select count(*) from public.events_hot")
+    options = ["--drop-lake"] if drop else []
+    done = modak("unregister", "public.events", *options)
+    assert value(connection, "select count(*) from public.events") == before == 2
+    assert ("the lake's 3 rows went with it" in done.err) == drop
+    assert ("the lake keeps its 3 rows" in done.err) == (not drop)
+    assert "modak untier" in done.err
+
+
+@pytest.mark.inline
+def test_rows_that_went_with_the_lake_are_not_left_in_it(connection: Connection, modak: Modak) -> None:
+    create_events(connection)
+    modak("register", "public.events", "--tier-key", "event_time", "--primary-key", "id", "--lag", "0")
+    modak("tier", "public.events")
+    gone = modak("--json", "unregister", "public.events", "--drop-lake").json
+    assert (gone["rows_left_in_lake"], gone["rows_dropped_with_lake"]) == (0, 3)
+
+
+@pytest.mark.inline
+def test_a_kept_heap_has_all_rows_and_nobody_is_alarmed(connection: Connection, modak: Modak) -> None:
+    create_events(connection)
+    modak("register", "public.events", "--tier-key", "event_time", "--primary-key", "id", "--lag", "0", "--keep-heap")
+    modak("tier", "public.events")
+    assert modak("unregister", "public.events").err == ""
+    assert value(connection, "select count(*) from public.events") == 5

@@ -12,6 +12,7 @@ from modak.cli.context import Context, command
 if TYPE_CHECKING:
     from modak.core.registration import Options
     from modak.core.table import Name
+    from modak.registration.unregister import Outcome
 
 
 def _registration_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,11 +252,24 @@ def _unregister(context: Context, table: str, drop_lake: bool) -> None:
     lake_text = "dropped" if outcome.lake_dropped else "kept"
     first = f"{name} is an ordinary table again" if outcome.found else f"{name} is not registered"
     text = f"{first}; lake table {outcome.lake_table} {lake_text}" if outcome.lake_table else first
-    if outcome.found and outcome.cold_rows and not outcome.lake_dropped:
-        context.output.note(
-            f"{outcome.cold_rows} rows stay in the lake only; they are no longer seen through {name} (run `modak untier` before)"
-        )
+    if outcome.found and outcome.cold_rows:
+        context.output.note(_left_behind(outcome))
     for spill in outcome.spills:
         context.output.note(f"{spill} holds late rows and stays as the table's DEFAULT partition")
     data = {"table": str(name), "found": outcome.found, "lake_table": outcome.lake_table, "lake_dropped": outcome.lake_dropped}
-    context.output.result(data | {"rows_left_in_lake": outcome.cold_rows, "spills_kept": [str(spill) for spill in outcome.spills]}, text)
+    left, lost = (0, outcome.cold_rows) if outcome.lake_dropped else (outcome.cold_rows, 0)
+    spills = [str(spill) for spill in outcome.spills]
+    context.output.result(data | {"rows_left_in_lake": left, "rows_dropped_with_lake": lost, "spills_kept": spills}, text)
+
+
+def _left_behind(outcome: Outcome) -> str:
+    """What became of rows that had left the heap. Of some a copy may still have stood there: the lake does not know of which."""
+    if outcome.lake_dropped:
+        return (
+            f"the lake's {outcome.cold_rows} rows went with it; those that the heap did not have are gone "
+            "(`modak untier` before brings them back)"
+        )
+    return (
+        f"the lake keeps its {outcome.cold_rows} rows; those that the heap does not have are no longer seen through {outcome.table} "
+        "(`modak untier` before brings them back)"
+    )

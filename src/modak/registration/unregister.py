@@ -24,7 +24,7 @@ from modak.source.spill import identifier
 
 @dataclass(frozen=True)
 class Outcome:
-    """What unregistering did. ``cold_rows`` were in the lake; ``spills`` had rows and stay as DEFAULT partitions."""
+    """What unregistering did. ``cold_rows`` were in the lake (none if the heap is kept); ``spills`` had rows and stay as DEFAULT partitions."""
 
     table: Name
     found: bool
@@ -69,7 +69,7 @@ def unregister(connection: Connection, lake: IcebergLake, table: Registered, *, 
         mirroring.clean_up(connection, table)
     if drop_lake:
         lake.drop(table.lake_table_ref, purge=True)
-    cold_rows = (pointer.total_rows or 0) if pointer and table.has_seam else 0
+    cold_rows = (pointer.total_rows or 0) if pointer and table.has_seam and not table.keep_heap else 0
     return Outcome(table.name, True, drop_lake, table.lake_table_ref, cold_rows, tuple(kept))
 
 
