@@ -24,7 +24,7 @@ from modak.source.spill import identifier
 
 @dataclass(frozen=True)
 class Outcome:
-    """What unregistering did. ``cold_rows`` were in the lake (none if the heap is kept); ``spills`` had rows and stay as DEFAULT partitions."""
+    """What unregistering did. ``cold_rows`` were in the lake, 0 for a kept heap; ``spills`` had rows and stay as DEFAULT partitions."""
 
     table: Name
     found: bool
