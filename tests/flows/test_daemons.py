@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -26,9 +27,9 @@ def empty(new_database: NewDatabase) -> str:
     return new_database()
 
 
-def start(command: str, dsn: str, folder: Path) -> subprocess.Popen[str]:
+def start(command: str, dsn: str, folder: Path, **settings: str) -> subprocess.Popen[str]:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("MODAK_") or name == "MODAK_CACHE"}
-    environment |= {"MODAK_DSN": dsn, "MODAK_DATA": str(folder)}
+    environment |= {"MODAK_DSN": dsn, "MODAK_DATA": str(folder)} | settings
     arguments = [sys.executable, "-m", "modak.cli.main", command, "--listen", "127.0.0.1:0"]
     return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -45,6 +46,16 @@ def test_all_at_once_on_an_empty_database(empty: str, tmp_path: Path) -> None:
     assert sum("the catalog is there" in text for text in logged) == 1, logged
     with connect(empty) as connection:
         require_current(connection)
+
+
+@pytest.mark.parametrize("command", ["worker", "gateway"])
+def test_a_log_in_json_has_nothing_else_in_it(empty: str, tmp_path: Path, command: str) -> None:
+    started = start(command, empty, tmp_path, MODAK_LOG="json")
+    assert " on 127" in (started.stdout.readline() if started.stdout else "")
+    started.send_signal(signal.SIGTERM)
+    lines = [json.loads(line) for line in started.communicate(timeout=60)[1].splitlines()]
+    assert started.returncode == 0
+    assert any(line["message"].startswith("the catalog is there") for line in lines)
 
 
 def test_an_older_catalog_is_brought_up_to_date_and_this_one_left_alone(empty: str) -> None:

@@ -43,6 +43,15 @@ class Context:
             self.output.note(f"warning: no setting of Modak, and ignored: {', '.join(strangers)}")
         return App(settings, self.output.progress)
 
+    def start_logging(self) -> None:
+        """For daemons: from now on all that is said while they work goes to the log, in its form."""
+        from modak import logs
+        from modak.progress import SILENT
+
+        logs.set_up(self.app.settings.log)
+        if self.app.progress is not SILENT:
+            self.app.progress = logs.Steps()
+
 
 def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:

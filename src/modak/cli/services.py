@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modak import logs
 from modak.cli.context import Context, command
 from modak.cli.parent import with_parent
 
@@ -30,7 +29,7 @@ def add_commands(group: click.Group) -> None:
         """
         if listen:
             context.overrides = {**(context.overrides or {}), "gateway": listen}
-        logs.set_up(context.app.settings.log)
+        context.start_logging()
         context.app.prepare_catalog()
         served = context.app.gateway(new_password=new_password)
         asyncio.run(_serve(context, served))

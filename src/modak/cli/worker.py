@@ -11,7 +11,6 @@ import threading
 
 import click
 
-from modak import logs
 from modak.cli.context import Context, command
 from modak.cli.parent import with_parent
 from modak.errors import ModakError
@@ -35,7 +34,7 @@ def add_commands(group: click.Group) -> None:
             context.overrides = {**(context.overrides or {}), "http": listen}
         # A thread that reads rows holds the interpreter for as long as it may, and each piece of a body that arrives waits for it.
         sys.setswitchinterval(_SWITCH_SECONDS)
-        logs.set_up(context.app.settings.log)
+        context.start_logging()
         context.app.prepare_catalog()
         asyncio.run(_work(context, jobs=jobs))
 

@@ -261,7 +261,8 @@ def _names(relation: Relation, options: Options) -> Iterator[Problem]:
             f"rename it: the surface {options.surface} needs it",
         )
     if not relation.name.name.isprintable() or not relation.name.schema.isprintable():
-        yield Problem("table_name", f"{relation.name!r} has characters the lake cannot represent", "rename it")
+        shown = f"{relation.name.schema}.{relation.name.name}"
+        yield Problem("table_name", f"{shown!r} has characters the lake cannot represent", "rename it")
     if options.lake_table is not None and not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", options.lake_table):
         what = f"lake table {options.lake_table!r} must be namespace.table in lower case letters, digits and _"
         yield Problem("lake_table", what, is_usage=True)

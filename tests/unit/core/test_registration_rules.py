@@ -147,3 +147,8 @@ def test_only_what_needs_quotes_gets_them(identifier: str, shown: str) -> None:
 )
 def test_a_key_has_one_text_per_value(pg: PgType, fits: bool) -> None:
     assert has_one_text(pg) is fits
+
+
+def test_an_odd_name_is_told_as_a_name() -> None:
+    refused = decide(replace(EVENTS, name=Name("public", "a\nb")), OPTIONS).problems[0]
+    assert refused.message == "'public.a\\nb' has characters the lake cannot represent"

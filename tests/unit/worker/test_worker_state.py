@@ -16,7 +16,7 @@ import pytest
 
 from modak.core.table import Name
 from modak.errors import ConnectionFailed, LockNotAvailable, Refused
-from modak.logs import JsonFormatter
+from modak.logs import JsonFormatter, Steps
 from modak.worker import errands as errands_module
 from modak.worker.errands import Errands
 from modak.worker.health import SLOW_SECONDS, HealthCheck, leaderless, of_state
@@ -250,3 +250,11 @@ def test_json_logs_are_one_object_per_line() -> None:
     assert (found["level"], found["logger"], found["message"]) == ("warning", "modak.x", "table é\nnext")
     assert "ValueError" in found["error"]
     assert found["at"].endswith("+00:00")
+
+
+def test_steps_of_a_job_are_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    steps = Steps()
+    with caplog.at_level(logging.INFO, "modak.steps"), steps.task("Copying 100% of it") as task:
+        task.advance(1)
+        task.note("half of it")
+    assert caplog.messages == ["Copying 100% of it: done"]
