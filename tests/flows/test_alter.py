@@ -11,6 +11,8 @@ from tests.support import EVENTS, at_failpoint, codes, photograph, register_tabl
 
 from modak.app import App
 from modak.connection import Connection, connect
+from modak.core.registration import Options
+from modak.core.table import Name
 from modak.errors import LockNotAvailable, ModakError, Refused, UsageError
 from modak.jobs import evolve
 from modak.lake.iceberg import IcebergLake
@@ -283,6 +285,18 @@ def test_a_reader_is_waited_for_a_while(app: App, dsn: str, connection: Connecti
         with pytest.raises(LockNotAvailable, match=r"not free in 2 tries; held by session \d+ \(long report"):
             change(app, "drop column val")
     assert photograph(connection) == before
+
+
+def test_who_reads_another_table_is_in_nobodys_way(app: App, dsn: str, connection: Connection, lake: IcebergLake, table: None) -> None:
+    connection.execute("""
+        create table public.others (id bigint, k bigint, primary key (id, k)) partition by range (k);
+        create table public.others_p0 partition of public.others for values from (0) to (100)
+    """)
+    register_table(connection, lake, Name("public", "others"), Options(tier_key="k", lag="0"))
+    with connect(dsn) as reader:
+        reader.execute("select count(*) from public.others")
+        change(app, "add column more integer")
+        change(app, "drop column more")
 
 
 def test_a_job_at_work_is_not_disturbed(app: App, connection: Connection, table: None) -> None:

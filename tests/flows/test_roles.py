@@ -21,7 +21,7 @@ from tests.restoring import app_of
 from tests.support import reclaim_all, run_cli
 
 from modak.app import App
-from modak.catalog import profiles
+from modak.catalog import profiles, tables
 from modak.catalog.migrate import migrate
 from modak.connection import connect
 from modak.core.registration import Options
@@ -31,6 +31,7 @@ from modak.jobs.fold import fold
 from modak.jobs.retain import retain
 from modak.jobs.tier import tier
 from modak.load import LoadClient, LoadOptions, LoadRequest
+from modak.registration.alter import alter
 from modak.registration.register import register
 from modak.registration.unregister import unregister
 
@@ -161,6 +162,9 @@ def test_a_worker_does_the_rest(world: World) -> None:
         connection.execute("reset role")
         lake = world.hand.lake(profiles.get(connection, None))
         table = register(connection, lake, Name("public", "going"), Options(tier_key="t", lag="0"), profile="default")
+        with world.hand.job(table.name) as job:
+            for action in ("add column more integer", "drop column more"):
+                table = alter(job.connection, job.lake, tables.get(job.connection, table.name), action).table
         assert unregister(connection, lake, table, drop_lake=True).lake_dropped
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from psycopg import sql
-
 from modak.catalog import migrate, tables
 from modak.core.tier_key import KEY_MIN
 from modak.errors import LockNotAvailable
@@ -14,9 +12,8 @@ from modak.failpoints import failpoint
 from modak.jobs.context import JobContext
 from modak.registration import rebuild
 from modak.source import cold
-from modak.source.locks import bounded, retried
+from modak.source.locks import bounded, lock_view, retried
 from modak.source.sessions import horizon_holders, lock_holders, sees_other_sessions
-from modak.source.spill import identifier
 
 
 def reach(context: JobContext, upto: int) -> None:
@@ -93,8 +90,7 @@ def in_place(context: JobContext, change: Callable[[], None]) -> None:
 
     def step() -> None:
         with bounded(context.connection):
-            # LOCK TABLE on a view locks everything it reads as well; an ALTER that changes nothing locks the view alone.
-            context.connection.execute(sql.SQL("alter view {} set schema {}").format(identifier(view), sql.Identifier(view.schema)))
+            lock_view(context.connection, view)
             change()
 
     retried(

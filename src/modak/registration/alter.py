@@ -26,7 +26,7 @@ from modak.errors import LockNotAvailable, Problem, Refused
 from modak.failpoints import failpoint
 from modak.lake.port import Lake
 from modak.registration import missing_view, rebuild
-from modak.source.locks import ATTEMPTS_MAX, bounded, retried
+from modak.source.locks import ATTEMPTS_MAX, bounded, lock_view, retried
 from modak.source.relation import columns_of, describe
 from modak.source.sessions import lock_holders
 from modak.source.spill import identifier
@@ -80,8 +80,8 @@ def _step(connection: Connection, table: Registered, seen: Relation, actions: Se
             _run(connection, table, identifier(table.heap), actions)
             _check(connection, table, seen, state)
             return Altered(table, ColumnChanges())
-        for name in (table.view, table.heap):
-            connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(name)))
+        lock_view(connection, table.view)
+        connection.execute(sql.SQL("lock table {} in access exclusive mode").format(identifier(table.heap)))
         before = describe(connection, table.heap)
         if before.columns != seen.columns:
             raise LockNotAvailable(f"{table.name} was changed by somebody else meanwhile", hint="run the command again")

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from modak.connection import Connection
+from modak.core.table import Name
 from modak.errors import LockNotAvailable, ModakError
 
 T = TypeVar("T")
@@ -38,6 +39,16 @@ def bounded(connection: Connection, milliseconds: int = LOCK_TIMEOUT_MS) -> Iter
     with connection.transaction():
         connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(milliseconds)))
         yield
+
+
+def lock_view(connection: Connection, view: Name) -> None:
+    """Nobody else is on the view until the transaction ends.
+
+    LOCK TABLE on a view locks all that it reads, with its owner's rights: the catalog's tables too, which other tables' readers hold, and
+    which an owner who does not own the catalog may not lock. An ALTER that changes nothing locks the view alone.
+    """
+    name, schema = sql.Identifier(view.schema, view.name), sql.Identifier(view.schema)
+    connection.execute(sql.SQL("alter view {} set schema {}").format(name, schema))
 
 
 def retried(
