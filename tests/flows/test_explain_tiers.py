@@ -118,8 +118,26 @@ def test_a_decoupled_table_is_in_the_lake_alone(tiered: App, connection: Connect
     for statement in ("select * from alone", "delete from alone", "insert into alone values (1)"):
         found = route(connection, statement)
         assert (found.tiers, "modak: route: lake" in found.lines) == (["lake"], True), found.lines
+    # Postgres leaves these to the gateway whole, and names the tables only in words.
+    connection.execute("select modak.create_iceberg_table('public', 'An \"odd\".one', %s)", [columns])
+    for statement in (
+        "select count(*) from alone",
+        'select count(*) from alone a join "An ""odd"".one" b using (id)',
+        "select max(id) from alone",
+    ):
+        found = route(connection, statement)
+        assert (found.tiers, any("Relations" in line for line in found.lines)) == (["lake"], True), found.lines
+    assert route(connection, 'select count(*) from "An ""odd"".one" x').tiers == ["lake"]
     both = route(connection, "select * from alone natural join events where event_time >= 200")
     assert (both.tiers, "modak: route: both" in both.lines) == (["hot", "lake"], True)
+
+
+def test_a_job_that_is_none_of_a_decoupled_table_says_what_is(connection: Connection, gateway: RunningGateway, modak: Modak) -> None:
+    connection.execute("""select modak.create_iceberg_table('public', 'alone', '[{"name": "id", "type": "bigint"}]')""")
+    for command in ("tier", "fold", "untier"):
+        refused = modak(command, "public.alone", code=1).err
+        assert "public.alone is a decoupled table" in refused
+        assert "`modak maintain`" in refused
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ begin
     ), named as (
         select n.relation, n.inserts from nodes n where n.relation is not null
         union all
-        -- A scan that joins foreign tables at the gateway names them in words.
+        -- A scan that joins foreign tables at the gateway, or counts there, names them in words, quoted where they have to be.
         select to_regclass(m.name[1]), false
-          from nodes n, regexp_matches(n.node ->> 'Relations', '\mmodak\.cold_\d+_\d+_\d+', 'g') m(name)
+          from nodes n, regexp_matches(n.node ->> 'Relations',
+                                       '(?:[a-z_][a-z0-9_]*|"(?:[^"]|"")+")\.(?:[a-z_][a-z0-9_]*|"(?:[^"]|"")+")', 'g') m(name)
     ), placed as (
         select c.oid, n.inserts, c.relkind = 'f' as is_foreign, c.relnamespace = 'modak'::regnamespace as is_ours,
                -- The default partition is the spill.
