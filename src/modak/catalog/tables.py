@@ -129,8 +129,8 @@ def get(connection: Connection, name: Name) -> Registered:
         return found
     if decoupled.find(connection, name) is not None:
         raise NotRegistered(
-            f"{name} is a decoupled table: all of its rows are in the lake, and no job of Modak's runs on it",
-            hint="pack its files and expire its snapshots by another engine through the REST catalog: docs/guides/decoupled.md",
+            f"{name} is a decoupled table: all of its rows are in the lake, and it is not registered",
+            hint="it takes plain SQL, `modak maintain` and `modak policy`; modak.drop_iceberg_table ends it: docs/guides/decoupled.md",
         )
     owner = owner_of(connection, name)
     hint = f"it is a part of {owner}" if owner else "`modak status` lists the registered ones"
