@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -56,6 +57,16 @@ def test_a_log_in_json_has_nothing_else_in_it(empty: str, tmp_path: Path, comman
     lines = [json.loads(line) for line in started.communicate(timeout=60)[1].splitlines()]
     assert started.returncode == 0
     assert any(line["message"].startswith("the catalog is there") for line in lines)
+
+
+@pytest.mark.parametrize("command", ["worker", "gateway"])
+def test_an_address_that_is_taken_is_an_error_and_no_traceback(empty: str, tmp_path: Path, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        failed = run_cli(empty, command, "--listen", address, data=tmp_path)
+    assert (failed.returncode, failed.stdout, "Traceback" in failed.stderr) == (1, "", False)
+    assert f"error: cannot listen on {address}" in failed.stderr
+    assert f"hint: set another address with MODAK_{'HTTP' if command == 'worker' else 'GATEWAY'}" in failed.stderr
 
 
 def test_an_older_catalog_is_brought_up_to_date_and_this_one_left_alone(empty: str) -> None:

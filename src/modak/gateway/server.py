@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from modak.errors import ModakError
+from modak.errors import MissingComponent, ModakError
 from modak.gateway.channel import Channel, Disconnected
 from modak.gateway.fdw import login as fdw_login
 from modak.gateway.wire.messages import (
@@ -65,7 +65,10 @@ class Server:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which is a free one for 0."""
-        self._server = await asyncio.start_server(self._accept, host, port, backlog=256)
+        try:
+            self._server = await asyncio.start_server(self._accept, host, port, backlog=256)
+        except OSError as cause:
+            raise MissingComponent(f"cannot listen on {host}:{port}: {cause}", hint="set another address with MODAK_GATEWAY") from cause
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
