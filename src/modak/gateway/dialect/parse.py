@@ -28,7 +28,11 @@ class StrictPostgres(Postgres):
 
     class Parser(PostgresParser):
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
-        FUNCTION_PARSERS = {name: PostgresParser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX}  # noqa: RUF012
+        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            **{name: PostgresParser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX},
+            # postgres_fdw prints position(x in y) as "position"(y, x); without quotes and IN it is no SQL of Postgres's.
+            "POSITION": lambda self: self._parse_position(haystack_first=True),
+        }
         NO_PAREN_FUNCTION_PARSERS = {name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")}  # noqa: RUF012
 
 
