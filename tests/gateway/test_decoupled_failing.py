@@ -136,3 +136,24 @@ def test_an_estimate_that_was_given_up_takes_no_transaction_away(client: Client,
             client.execute("insert into account values (6, 60)")
             time.sleep(2)
     assert client.execute(COUNT).fetchone() == (6,)
+
+
+def test_statements_that_fail_and_are_caught_may_be_many(client: Client) -> None:
+    """Each has opened a cursor that Postgres does not close: going back behind the savepoint does. The loop's own goes on."""
+    caught = """
+    do $$
+    declare one record; failed int := 0;
+    begin
+        update account set balance = 0 where id = 1;
+        for one in select id from account order by id loop
+            for number in 1..40 loop
+                begin
+                    perform sum(100 / balance) from account where id <= one.id;
+                exception when division_by_zero then failed := failed + 1;
+                end;
+            end loop;
+        end loop;
+        update account set balance = failed where id = 4;
+    end $$"""
+    client.execute(caught)
+    assert balances(client) == [(1, 0), (2, 20), (3, 30), (4, 160)]

@@ -94,6 +94,8 @@ class FdwSession:
     _portals: dict[str, tuple[str, tuple[bytes | None, ...] | Packed]] = field(default_factory=dict)
     _status: Status = b"I"
     _sampled: set[RemoteName] = field(default_factory=set)
+    _open_at: dict[str | None, frozenset[str]] = field(default_factory=dict)
+    """The cursors that were there at each savepoint."""
     _skipping: bool = False
     _running: BatchCursor | WholeCursor | None = None
     _busy: bool = False
@@ -260,7 +262,12 @@ class FdwSession:
         tag = "ROLLBACK" if self._status == b"E" and tag == "COMMIT" else tag
         if status == b"I":
             self._sampled.clear()
-            for name in list(self._cursors):
+            self._open_at.clear()
+        if tag == "SAVEPOINT":
+            self._open_at[statement.savepoint] = frozenset(self._cursors)
+        elif tag in ("COMMIT", "ROLLBACK"):
+            # A statement that failed has left its cursor open: whoever goes on behind a savepoint would leave ever more.
+            for name in frozenset(self._cursors) - self._open_at.get(statement.savepoint, frozenset()):
                 await self._close(name)
         if tag == "START TRANSACTION":
             self._decoupled.is_serializable = statement.is_serializable
