@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from modak.gateway.decoupled.world import World
 from modak.gateway.decoupled.writing import Written, write
 from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.dialect.remote import parse_remote, substitute
-from modak.gateway.failures import Cancelled
+from modak.gateway.failures import Cancelled, EngineFailed
 from modak.gateway.fdw.cursor import BatchCursor, LakeRows, engine_errors
 from modak.gateway.wire.packed import Packed
 from modak.scan.estimate import Estimate
@@ -73,13 +73,17 @@ class DecoupledSession:
                     f"could not serialize access to {transaction.definition(table_id).name} due to concurrent update",
                     hint="run the transaction again; one that locks a table before it reads any does not meet this",
                 )
+        op = transaction.op
+
+        def in_postgres() -> _Evaluated:
+            pendings = [transaction.pending(table_id) for table_id in tables_in(sql)]
+            return _Evaluated(Evaluation(self._world.dsn, pendings, op), sql, values)
+
         try:
             scan = reading.scan(transaction, sql, values)
         except Untranslatable:
-            pendings = [transaction.pending(table_id) for table_id in tables_in(sql)]
-            evaluation = Evaluation(self._world.dsn, pendings, transaction.op)
-            return BatchCursor(_Evaluated(evaluation, sql, values), None)
-        return BatchCursor(LakeRows(self._world.tables.engine, scan), scan.columns)
+            return BatchCursor(in_postgres(), None)
+        return BatchCursor(_InEngine(LakeRows(self._world.tables.engine, scan), in_postgres), scan.columns)
 
     def explain(self, sql: str, values: Sequence[str | None]) -> Estimate:
         """From any thread: whoever asks may give up, and the session goes on while this still runs. It begins and changes nothing."""
@@ -243,6 +247,30 @@ def _settle(world: World, intention: Journaled, transaction: LakeTransaction) ->
     finally:
         world.settled.running.discard(intention.commit_id)
         transaction.release_claims()
+
+
+class _InEngine:
+    """The engine's rows, or Postgres's where the engine meets a limit of its own before it has given any."""
+
+    def __init__(self, rows: LakeRows, in_postgres: Callable[[], _Evaluated]) -> None:
+        self._rows: LakeRows | _Evaluated = rows
+        self._in_postgres = in_postgres
+
+    def batches(self) -> Iterator[Any]:
+        is_begun = False
+        try:
+            for batch in self._rows.batches():
+                is_begun = True
+                yield batch
+        except EngineFailed as failure:
+            if is_begun or isinstance(self._rows, _Evaluated):
+                raise
+            log.info("Postgres evaluates what the engine could not: %s", failure)
+            self._rows = self._in_postgres()
+            yield from self._rows.batches()
+
+    def cancel(self) -> None:
+        self._rows.cancel()
 
 
 class _Evaluated:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
@@ -24,6 +25,7 @@ from modak.gateway.dialect.predicates import predicates
 from modak.gateway.dialect.remote import conjuncts, with_values
 from modak.gateway.dialect.scope import Scope, Typed
 from modak.gateway.dialect.types import INTEGERS, MAX_DIGITS, SqlType, column_type
+from modak.gateway.failures import known_failure
 from modak.scan.engine import Cursor
 from modak.scan.predicate import ColumnType
 from modak.scan.sqltext import quoted
@@ -173,7 +175,12 @@ def _in_engine(transaction: LakeTransaction, pending: Pending, statement: Direct
     items = ", ".join(f"{assignments.get(name, quoted(name))} AS {quoted(name)}" for name in names)
     test = f" WHERE {' AND '.join(f'({one})' for one in conditions)}" if conditions else ""
     with pending.cursor() as cursor:
-        cursor.execute(f"CREATE TEMP TABLE {HIT} AS SELECT rid, {op} AS op, {items} FROM {source} AS live{test}")  # noqa: S608
+        try:
+            cursor.execute(f"CREATE TEMP TABLE {HIT} AS SELECT rid, {op} AS op, {items} FROM {source} AS live{test}")  # noqa: S608
+        except duckdb.Error as cause:
+            if known_failure(str(cause)) is None:
+                raise Untranslatable("a limit of the engine's own") from cause
+            raise
         return _taken(pending, cursor, statement.kind, statement.returning)
 
 

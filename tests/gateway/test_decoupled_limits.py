@@ -1,0 +1,74 @@
+"""Where DuckDB has a limit that Postgres does not have (18 digits of a product, the year 294247), the answer is Postgres's all the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from tests.decoupling import Client, House, contents, house, make
+
+from modak.embedded.postgres import Cluster
+
+COLUMNS = [("id", "bigint"), ("price", "numeric(12,3)"), ("share", "numeric(18,8)"), ("total", "numeric(18,0)"), ("at", "timestamp")]
+ROWS = """
+values (1, 999999999.999, 9999999999.99999999, 123456789012345678, timestamp '294246-12-31 23:59:59'),
+       (2, -999999999.999, -0.00000001, -999999999999999999, timestamp '4713-01-01 00:00 BC'),
+       (3, 1.5, 2.5, 3, null), (4, null, null, null, null)
+"""
+
+
+@pytest.fixture(scope="module")
+def world(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(cluster, template, tmp_path_factory.mktemp("limits"), f"decoupled_limits_{os.getpid()}") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(world: House) -> Iterator[Client]:
+    with world.client() as connection:
+        make(connection, "events", COLUMNS)
+        connection.execute(f"create table twin ({', '.join(f'{name} {kind}' for name, kind in COLUMNS)})")  # type: ignore[arg-type]
+        for table in ("events", "twin"):
+            connection.execute(f"insert into {table} {ROWS}")  # type: ignore[arg-type]
+        yield connection
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select sum(price * price), max(price * share) from {t}",
+        "select id from {t} where price * price > 5 order by id",
+        "select max(total + share), min(total - share), sum(total + total) from {t}",
+        "select a.id, b.id from {t} a join {t} b on a.price * b.price >= a.total order by 1, 2",
+        "select max(at + interval '1 month')::text from {t}",
+        "select price + total, count(*) from {t} group by 1 order by 1",
+        "select id from {t} where (share + total)::numeric(20,1) > 5 order by id",
+    ],
+)
+def test_queries(client: Client, query: str) -> None:
+    found, wanted = (client.execute(query.format(t=table)).fetchall() for table in ("events", "twin"))  # type: ignore[arg-type]
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update {t} set total = 7 where price * price > 5 returning id",
+        "update {t} set share = price * price / 1e15 where id < 4 returning id, share",
+        "update {t} set total = total + share where id > 1 returning id, total",
+        "delete from {t} where total - share < price * price returning id",
+    ],
+)
+def test_changes(client: Client, statement: str) -> None:
+    with client.transaction(force_rollback=True):
+        found, wanted = (sorted(client.execute(statement.format(t=table)).fetchall()) for table in ("events", "twin"))  # type: ignore[arg-type]
+        assert found == wanted
+        assert contents(client, "events") == contents(client, "twin")
+
+
+@pytest.mark.parametrize("query", ["select max(total::numeric(5,2)) from events", "delete from events where total::numeric(5,2) > 1"])
+def test_what_postgres_refuses_too(client: Client, query: str) -> None:
+    with pytest.raises(psycopg.errors.NumericValueOutOfRange):
+        client.execute(query)  # type: ignore[arg-type]
