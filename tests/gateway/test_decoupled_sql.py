@@ -171,6 +171,21 @@ def test_every_query_reads_as_from_a_table(filled: Client, query: str) -> None:
         assert read("events") == read("twin")
 
 
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_a_limit_that_is_not_known_yet(filled: Client, mode: str) -> None:
+    """Postgres plans once for all values: after some runs by itself, and for a LIMIT that it has to compute first."""
+    with filled.transaction(force_rollback=True):
+        filled.execute(f"set local plan_cache_mode = {mode}")  # type: ignore[arg-type]
+        for table in ("events", "twin"):
+            filled.execute(f"prepare pages_{table}(bigint, bigint) as select id from {table} order by id limit $1 offset $2")  # type: ignore[arg-type]
+        for run in range(12):
+            found, wanted = (filled.execute(f"execute pages_{table}({run}, {run % 5})").fetchall() for table in ("events", "twin"))  # type: ignore[arg-type]
+            assert found == wanted
+        assert filled.execute("select id from events order by id limit (select 2)").fetchall() == [(1,), (2,)]
+        assert filled.execute("select count(*) from (select id from events offset (select 20)) shown").fetchone() == (8,)
+        filled.execute("deallocate all")
+
+
 @pytest.mark.parametrize(
     ("statement", "sqlstate"),
     [

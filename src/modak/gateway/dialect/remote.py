@@ -179,8 +179,8 @@ def _count(clause: exp.Expr | None) -> int | None:
         value = unwrapped(value.this)
     if isinstance(value, exp.Null) or (isinstance(value, exp.Var) and value.name.upper() == "ALL"):
         return None
-    if isinstance(value, exp.Parameter):
-        return None  # substitute() takes the select apart again once the value is known
+    if isinstance(value, exp.Parameter) or (isinstance(value, exp.Subquery) and _is_placeholder(value)):
+        return None  # substitute() takes the select apart again once the value is known; for an estimate it never is
     if isinstance(value, exp.Literal) and str(value.this).isdigit():
         return int(value.this)
     raise Untranslatable("LIMIT or OFFSET with an expression")

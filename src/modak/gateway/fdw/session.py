@@ -18,6 +18,7 @@ from modak.gateway.decoupled.session import DecoupledSession
 from modak.gateway.decoupled.statements import concerns, is_order
 from modak.gateway.decoupled.world import World
 from modak.gateway.decoupled.writing import Written
+from modak.gateway.dialect.errors import Untranslatable
 from modak.gateway.failures import EngineFailed, InFailedTransaction
 from modak.gateway.fdw import statements
 from modak.gateway.fdw.answers import columns as _columns
@@ -366,8 +367,8 @@ class FdwSession:
         try:
             async with asyncio.timeout(_ESTIMATE_SECONDS_MAX):
                 found = await self._in_thread(estimate, alone=False)
-        except (ModakError, OSError, TimeoutError) as cause:
-            log.warning("an estimate was guessed, for the lake does not answer: %s", cause or "in time")
+        except (ModakError, Untranslatable, OSError, TimeoutError) as cause:
+            log.warning("an estimate was guessed: %s", cause or "the lake does not answer in time")
             found = _GUESS
         return plan_line(found)
 
