@@ -154,6 +154,9 @@ QUERIES = [
     "select t from {t} t where id = 3",
     "select clock, span, padded || '|', short from {t} order by id",
     "select date_trunc('month', moment), count(*) from {t} group by 1 order by 1",
+    "select distinct jsonb_array_elements_text(tree -> 'list') from {t} order by 1",
+    "select count(*) from (select unnest(array[id, whole]) as one from {t} order by one) as many",
+    "select a.id, generate_series(a.id, b.id) from {t} a join {t} b on b.id = a.id + 2 where a.note <> ' ORDER BY ' order by 2, 1 limit 9",
 ]
 
 

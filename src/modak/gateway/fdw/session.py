@@ -24,7 +24,7 @@ from modak.gateway.fdw import statements
 from modak.gateway.fdw.answers import columns as _columns
 from modak.gateway.fdw.answers import rows as _rows
 from modak.gateway.fdw.authority import COLUMN, Authority, said_in
-from modak.gateway.fdw.costs import PAGE_BYTES, plan_line
+from modak.gateway.fdw.costs import PAGE_BYTES, dissuading, plan_line
 from modak.gateway.fdw.cursor import BatchCursor, ColdCursor
 from modak.gateway.fdw.request import understand
 from modak.gateway.fdw.residue import Residue
@@ -370,7 +370,7 @@ class FdwSession:
         except (ModakError, Untranslatable, OSError, TimeoutError) as cause:
             log.warning("an estimate was guessed: %s", cause or "the lake does not answer in time")
             found = _GUESS
-        return plan_line(found)
+        return plan_line(dissuading(found) if statements.is_ordered_by_sets(select) else found)
 
     def _facts(self, relation: str) -> tuple[int, int]:
         if concerns(relation):

@@ -20,6 +20,14 @@ class NotUnderstood(ModakError):
     sqlstate = "0A000"
 
 
+# Those that postgres_fdw hands over: functions of Postgres's own that give sets, and the same sets whenever they are called.
+_SETS = (
+    r"generate_series|generate_subscripts|jsonb?_(?:array_elements|each)(?:_text)?|jsonb?_object_keys|jsonb_path_query|regexp_matches|"
+    r"regexp_split_to_table|string_to_table|ts_parse|ts_token_type|(?:txid|pg)_snapshot_xip|unnest"
+)
+_ORDERED_BY_SETS = re.compile(rf" ORDER BY (?:(?! ORDER BY ).)*\b(?:{_SETS})\(", re.S)
+
+
 @dataclass(frozen=True)
 class Simple:
     """Transaction control and settings: a command tag is all the answer. ``savepoint`` is the one that is made, kept or gone back to."""
@@ -103,6 +111,11 @@ _PAGES = re.compile(r"SELECT\s+pg_catalog\.pg_relation_size\('((?:[^']|'')*)'::p
 _FACTS = re.compile(
     r"SELECT\s+reltuples(?:,\s*relkind)?\s+FROM\s+pg_catalog\.pg_class\s+WHERE\s+oid\s*=\s*'((?:[^']|'')*)'::pg_catalog\.regclass", re.I
 )
+
+
+def is_ordered_by_sets(select: str) -> bool:
+    """Rows in the order of what they become several of: no answer to this is of any use, though postgres_fdw may ask for one."""
+    return _ORDERED_BY_SETS.search(select) is not None
 
 
 def parse(sql: str) -> Statement:
