@@ -146,5 +146,5 @@ def _temporary(pending: Pending) -> str:
 
 
 def _definition(column: DecoupledColumn) -> sql.Composable:
-    required = sql.SQL(" not null") if column.required else sql.SQL("")
-    return sql.Identifier(remote_name(column)) + sql.SQL(" ") + sql.SQL(column.pg.display) + required
+    """Without NOT NULL, which is told by the table's own names when the rows come back."""
+    return sql.Identifier(remote_name(column)) + sql.SQL(" ") + sql.SQL(column.pg.display)
