@@ -72,3 +72,18 @@ def test_changes(client: Client, statement: str) -> None:
 def test_what_postgres_refuses_too(client: Client, query: str) -> None:
     with pytest.raises(psycopg.errors.NumericValueOutOfRange):
         client.execute(query)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("written", ["insert into moments values (3, {last}, null)", "update moments set at = {last}, zoned = {last}"])
+def test_the_last_microsecond_is_no_infinity(client: Client, written: str) -> None:
+    """What DuckDB takes for infinity is refused; the one before it is kept."""
+    with client.transaction(force_rollback=True):
+        make(client, "moments", [("id", "bigint"), ("at", "timestamp"), ("zoned", "timestamptz")])
+        for row in ("1, '294247-01-10 04:00:54.775806', '294247-01-10 04:00:54.775806+00'", "2, null, '294247-01-10 05:00:54.775806+01'"):
+            client.execute(f"insert into moments values ({row})")  # type: ignore[arg-type]
+        kept = "select at::text, (zoned at time zone 'UTC')::text from moments order by id"
+        last = "294247-01-10 04:00:54.775806"
+        assert client.execute(kept).fetchall() == [(last, last), (None, last)]  # type: ignore[arg-type]
+        with pytest.raises(psycopg.errors.NumericValueOutOfRange), client.transaction():
+            client.execute(written.format(last="'294247-01-10 04:00:54.775807'"))  # type: ignore[arg-type]
+        assert client.execute(kept).fetchall() == [(last, last), (None, last)]  # type: ignore[arg-type]

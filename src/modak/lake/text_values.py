@@ -18,6 +18,8 @@ from modak.errors import ValueRefused
 _MOMENT = re.compile(
     r"(\d{4,7})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?)?(?P<era> BC)?"
 )
+# One microsecond later is infinity to the engine that reads it.
+_MICROSECONDS_MAX = 2**63 - 2
 _FULL_MASK = {False: b"/32", True: b"/128"}
 _BOOLEANS = {b"t": b"true", b"f": b"false"}
 
@@ -112,7 +114,10 @@ def _microseconds(value: bytes) -> int:
     if match[4]:
         moment += (int(match[4]) * 3600 + int(match[5]) * 60 + int(match[6])) * 1_000_000 + int((match[7] or "0").ljust(6, "0"))
     east = sum(int(match[place] or 0) * unit for place, unit in ((9, 3600), (10, 60), (11, 1))) * 1_000_000
-    return moment + east if match[8] == "-" else moment - east
+    moment += east if match[8] == "-" else -east
+    if moment > _MICROSECONDS_MAX and match[4]:
+        raise ValueError(value)
+    return moment
 
 
 def _uuids(values: Given) -> pa.Array:
