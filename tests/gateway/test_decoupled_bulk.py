@@ -190,6 +190,12 @@ def test_an_error_leaves_nothing(world: House, client: Client, query: str, sqlst
     assert len(files_of(world, "public.events")) == len(before) + 1
 
 
+def test_what_the_lake_does_not_keep_is_told_by_the_columns_name(client: Client) -> None:
+    make(client, "events", [("id", "bigint"), ("price", "numeric(12,3)")])
+    with pytest.raises(psycopg.errors.NumericValueOutOfRange, match="column price holds a value"):
+        client.execute("insert into events select g, 'NaN'::numeric from generate_series(1::bigint, 10) g")
+
+
 def test_a_text_that_only_has_blanks_too_many_is_cut(world: House, client: Client) -> None:
     make(client, "events", PLAIN)
     assert insert(world, client, "insert into events select 1, 2.5, 'word        '") == 1

@@ -80,8 +80,9 @@ class Parcel:
 
     def _feed(self, block: bytes) -> None:
         with kept():
-            batch = read_csv(block, self._names, self._kinds)
-        self._add(batch)
+            # What is wrong with a value is told by its column's own name.
+            batch = read_csv(block, [column.name for column in self.definition.columns], self._kinds)
+        self._add(batch.rename_columns(self._names))
 
     def _add(self, batch: Any) -> None:
         for column, values in zip(self.definition.columns, batch.columns, strict=True):
