@@ -192,6 +192,9 @@ def _overlap(kind: str, conditions: _Asked, values: Range) -> float:
         return _RANGE_DEFAULT
     # One step more, so that a file of a single value is no empty range.
     step = 1 if kind in _DISCRETE else (high - low) / max(values.rows, 1) or 1
+    width = high + step - low
+    if not width:
+        return 1.0  # so large a number that a step is lost in it
     start = _higher(low, conditions.low)
     end = _lower(high + step, conditions.high if conditions.high is None else conditions.high + step)
-    return float(min(1.0, max(0.0, (end - start) / (high + step - low))))
+    return float(min(1.0, max(0.0, (end - start) / width)))

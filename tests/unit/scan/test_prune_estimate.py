@@ -147,3 +147,12 @@ def test_any_conditions_give_between_one_row_and_all(predicates: list[Predicate]
     found = estimate(TABLE, predicates, primary_key=("id",))
     assert (found.rows == 0) == (found.files == 0)
     assert 0 <= found.rows <= 50 * ROWS
+
+
+@pytest.mark.parametrize("asked", ["5", "1e20", "1e30"])
+def test_one_large_number_is_a_range_too(asked: str) -> None:
+    """A step more is still the same number."""
+    bounds = {6: struct.pack("<d", 1e20)}
+    large = Snapshot("uuid", 1, 1, FIELDS, {0: ()}, 0, (_file(1, lower=bounds, upper=bounds, nulls={6: 0}),))
+    for operator in (">=", "<", ">"):
+        assert estimate(large, [Predicate("ratio", operator, (asked,))]).rows >= 0
