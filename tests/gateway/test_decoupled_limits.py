@@ -87,3 +87,35 @@ def test_the_last_microsecond_is_no_infinity(client: Client, written: str) -> No
         with pytest.raises(psycopg.errors.NumericValueOutOfRange), client.transaction():
             client.execute(written.format(last="'294247-01-10 04:00:54.775807'"))  # type: ignore[arg-type]
         assert client.execute(kept).fetchall() == [(last, last), (None, last)]  # type: ignore[arg-type]
+
+
+KEYS = [
+    (["key"], "uuid", ["'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"]),
+    (["key"], "date", ["'4713-01-01 BC'", "'9999-12-31'", "'294247-01-01'"]),
+    (["key"], "text", ["''", "'a/b=%'", "repeat('x', 300)", "repeat('ü', 99)"]),
+    (["truncate(250, key)"], "text", ["repeat('x', 300)", "repeat('%', 300)"]),
+]
+
+
+@pytest.mark.parametrize(("partition_by", "kind", "values"), KEYS)
+def test_partitions_of_odd_values(world: House, client: Client, partition_by: list[str], kind: str, values: list[str]) -> None:
+    """What a folder cannot be called, and what Arrow does not group by."""
+    client.execute(f"create table plain (id bigint, key {kind})")  # type: ignore[arg-type]
+    make(client, "parted", [("id", "bigint"), ("key", kind)], partition_by)
+    rows = ", ".join(f"({number}, {value})" for number, value in enumerate([*values, "null"]))
+    client.execute(f"insert into plain values {rows}")  # type: ignore[arg-type]
+    try:
+        client.execute("insert into parted select * from plain")
+        for statement in ["select 1", "update {t} set id = id + 10 where key is not null", "delete from {t} where key = {v}"]:
+            for table in ("parted", "plain"):
+                client.execute(statement.format(t=table, v=values[0]))  # type: ignore[arg-type]
+            assert contents(client, "parted", "id") == contents(client, "plain", "id")
+            for value in values:
+                found, wanted = (
+                    client.execute(f"select id from {table} where key = {value} order by id").fetchall()  # type: ignore[arg-type]
+                    for table in ("parted", "plain")
+                )
+                assert found == wanted
+    finally:
+        client.execute("select modak.drop_iceberg_table('public', 'parted', true)")
+        client.execute("drop table plain")
