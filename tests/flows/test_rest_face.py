@@ -263,3 +263,11 @@ def test_without_a_token_there_is_none(app: App) -> None:
         assert ask(f"http://127.0.0.1:{running.server.port}/iceberg", "/v1/config")[0] == 404
     finally:
         running.stop()
+
+
+def test_every_commit_is_answered(address: str, catalog: Catalog) -> None:
+    """Of a table that would have no schema PyIceberg says so by a StopIteration, which no coroutine gets to see."""
+    catalog.create_namespace("ns")
+    table = "/v1/default/namespaces/ns/tables/t"
+    status, answer = ask(address, table, {"requirements": [{"type": "assert-create"}], "updates": []})
+    assert (status, answer["error"]["type"]) == (400, "BadRequestException")

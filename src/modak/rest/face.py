@@ -114,7 +114,11 @@ class Face:
         current = self._find(place)
         if current is None and not any(required.type == "assert-create" for required in request.requirements):
             raise NoSuchTableError(f"table {'.'.join(place)} does not exist")
-        staged = self.catalog._update_and_stage_table(current, place, request.requirements, request.updates)
+        try:
+            staged = self.catalog._update_and_stage_table(current, place, request.requirements, request.updates)
+        except StopIteration as cause:
+            # PyIceberg's word for a schema, a partition spec or a sort order that is not there.
+            raise ValueError("the table would have no current schema, partition spec or sort order") from cause
         self._check(staged.metadata.location, staged.metadata.properties, current.properties if current is not None else {})
         if current is None or places.plain(current.location()) != places.plain(staged.metadata.location):
             # A table that is made in two steps has its data files already.
