@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -265,9 +266,77 @@ def test_without_a_token_there_is_none(app: App) -> None:
         running.stop()
 
 
+FIELDS = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
+
+
 def test_every_commit_is_answered(address: str, catalog: Catalog) -> None:
     """Of a table that would have no schema PyIceberg says so by a StopIteration, which no coroutine gets to see."""
     catalog.create_namespace("ns")
     table = "/v1/default/namespaces/ns/tables/t"
     status, answer = ask(address, table, {"requirements": [{"type": "assert-create"}], "updates": []})
     assert (status, answer["error"]["type"]) == (400, "BadRequestException")
+
+
+def test_what_cannot_be_is_no_commit_of_unknown_outcome(address: str, catalog: Catalog) -> None:
+    catalog.create_namespace("ns")
+    catalog.create_namespace("ns.inner")
+    tables = "/v1/default/namespaces/ns/tables"
+    for name in ("n" * 300, "é" * 256, "a\0b", "a/b"):
+        assert ask(address, tables, {"name": name, "schema": FIELDS})[0] == 400, name
+        assert ask(address, "/v1/default/namespaces", {"namespace": [name]})[0] == 400, name
+    assert ask(address, tables, {"name": "é" * 255, "schema": FIELDS})[0] == 200
+    versions = {"3": 406, "9": 400}
+    for version, expected in versions.items():
+        assert ask(address, tables, {"name": "t", "schema": FIELDS, "properties": {"format-version": version}})[0] == expected
+    table = catalog.create_table("ns.t", SCHEMA)
+    one = {"identifier": {"namespace": ["ns"], "name": "t"}, "requirements": [], "updates": []}
+    assert ask(address, "/v1/default/transactions/commit", {"table-changes": [one, one]})[0] == 400
+    other = {"action": "assign-uuid", "uuid": "00000000-0000-0000-0000-000000000000"}
+    assert ask(address, f"{tables}/t", {"requirements": [], "updates": [other]})[0] == 400
+    assert ask(address, f"{tables}/t", {"requirements": [], "updates": [{"action": "remove-properties", "removals": ["never"]}]})[0] == 200
+    assert catalog.load_table("ns.t").metadata.table_uuid == table.metadata.table_uuid
+    # It would seem to be gone, and be there.
+    status, answer = ask(address, "/v1/default/namespaces/ns", method="DELETE")
+    assert (status, answer["error"]["type"]) == (409, "NamespaceNotEmptyException")
+
+
+def test_of_many_at_once_the_others_hear_that_they_came_second(address: str, catalog: Catalog) -> None:
+    """Never that nobody knows: a client that is told so may not try again."""
+    with ThreadPoolExecutor(8) as pool:
+        made = pool.map(lambda _: ask(address, "/v1/default/namespaces", {"namespace": ["ns"]})[0], range(16))
+        assert sorted(made) == [200] + [409] * 15
+        changed = pool.map(lambda n: ask(address, "/v1/default/namespaces/ns/properties", {"updates": {"a": str(n)}})[0], range(16))
+        assert set(changed) <= {200, 409}
+        names = ["a", "b", "c"]
+        for name in names:
+            catalog.create_table(f"ns.{name}", SCHEMA)
+
+        def commit(number: int) -> int:
+            updates = [{"action": "set-properties", "updates": {f"k{number}": "v"}}]
+            order = names if number % 2 else names[::-1]
+            changes = [{"identifier": {"namespace": ["ns"], "name": name}, "requirements": [], "updates": updates} for name in order]
+            return ask(address, "/v1/default/transactions/commit", {"table-changes": changes})[0]
+
+        done = list(pool.map(commit, range(80)))
+    assert set(done) == {204, 409}
+    for name in names:
+        assert len(catalog.load_table(f"ns.{name}").properties) == done.count(204)
+
+
+def test_writers_of_two_branches_are_told_to_try_again(catalog: Catalog) -> None:
+    """Neither is in the other's way but by the number of its snapshot."""
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.t", SCHEMA)
+    rows = pa.table({"id": [1], "v": ["x"]}, schema=SCHEMA)
+    table.append(rows)
+    table.manage_snapshots().create_branch(table.metadata.current_snapshot_id or 0, "audit").commit()
+    slow = catalog.load_table("ns.t").transaction()
+    slow.append(rows, branch="audit")
+    catalog.load_table("ns.t").append(rows)
+    # As any engine it tries again by itself.
+    slow.commit_transaction()
+    found = catalog.load_table("ns.t")
+    for branch in ("main", "audit"):
+        snapshot = found.snapshot_by_name(branch)
+        assert snapshot is not None
+        assert found.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 2

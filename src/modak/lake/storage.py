@@ -28,6 +28,8 @@ _REST_IMPLEMENTATION = "modak.lake.rest.BoundedRestCatalog"
 _CONNECT_SECONDS = "10"
 # Not for a folder's name: what means something in a URI or a path.
 _STRANGE = re.compile(r"[/?#%\\\x00-\x1f]|^\.+")
+# A file system has 255 for a name, and twelve digits and a dash come behind.
+_FOLDER_BYTES_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Storage:
 
     def new_location(self, ref: str) -> str:
         """A folder that no other table has: databases and profiles may share a warehouse, and a purge removes the whole folder."""
-        namespace, table = (_STRANGE.sub("_", part) for part in ref.split(".", 1))
+        namespace, table = (_STRANGE.sub("_", part).encode()[:_FOLDER_BYTES_MAX].decode(errors="ignore") for part in ref.split(".", 1))
         return f"{self.warehouse.rstrip('/')}/{namespace}/{table}-{uuid.uuid4().hex[:12]}"
 
 

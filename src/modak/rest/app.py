@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.table import CommitTableRequest, StagedTable, Table
+from sqlalchemy.exc import DataError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -54,6 +55,11 @@ _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     # Nobody reads this.
     (Gone, 400, "BadRequestException"),
     (ValidationError, 400, "BadRequestException"),
+    (iceberg.ValidationError, 400, "BadRequestException"),
+    # Of PyIceberg, where it can read what it cannot write.
+    (NotImplementedError, 406, "UnsupportedOperationException"),
+    (DataError, 400, "BadRequestException"),
+    (RecursionError, 400, "BadRequestException"),
     (ValueError, 400, "BadRequestException"),
     (KeyError, 400, "BadRequestException"),
 )
@@ -170,7 +176,8 @@ async def _answered(work: Callable[[], Awaitable[Response]], *, is_commit: bool)
     except Exception as cause:
         for kind, status, name in _ERRORS:
             if isinstance(cause, kind):
-                return _error(status, name, str(cause))
+                # The database's own words, without the statement.
+                return _error(status, name, str(getattr(cause, "orig", None) or cause))
         log.exception("a request failed")
         return _error(500, "CommitStateUnknownException" if is_commit else "InternalServerError", type(cause).__name__)
 
@@ -202,7 +209,7 @@ def _list_namespaces(face: Face, request: Request, _: Any) -> Mapping[str, Any]:
 
 def _create_namespace(face: Face, _: Request, body: Any) -> Mapping[str, Any]:
     namespace, properties = _names(body["namespace"], "namespace"), _texts(body.get("properties") or {}, "properties")
-    face.catalog.create_namespace(namespace, properties)
+    face.create_namespace(namespace, properties)
     return {"namespace": list(namespace), "properties": properties}
 
 
@@ -213,13 +220,13 @@ def _namespace(face: Face, request: Request, _: Any) -> Mapping[str, Any] | None
 
 
 def _drop_namespace(face: Face, request: Request, _: Any) -> None:
-    face.catalog.drop_namespace(_namespace_of(request))
+    face.drop_namespace(_namespace_of(request))
 
 
 def _change_namespace(face: Face, request: Request, body: Any) -> Mapping[str, Any]:
     namespace = _namespace_of(request)
     removals, updates = body.get("removals") or [], _texts(body.get("updates") or {}, "updates")
-    done = face.catalog.update_namespace_properties(namespace, set(_names(removals, "removals") if removals else ()), updates)
+    done = face.change_namespace(namespace, set(_names(removals, "removals") if removals else ()), updates)
     return {"removed": done.removed, "updated": done.updated, "missing": done.missing}
 
 

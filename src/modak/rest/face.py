@@ -13,14 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from pyiceberg.catalog import PropertiesUpdateSummary
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import CommitTableRequest, StagedTable, Table
+from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import AddSnapshotUpdate, AssignUUIDUpdate, RemovePropertiesUpdate, SetPropertiesUpdate, TableUpdate
 from sqlalchemy import insert, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from modak.errors import ModakError
@@ -37,6 +46,11 @@ _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path",
 _CODE = re.compile(r"(^|\.)py-|impl$")
 # Settings that a client needs to find the files; keys to them are its own.
 _SHOWN = ("s3.endpoint", "s3.region", "client.region", "s3.path-style-access")
+# What the catalog's columns hold. A slash would be a part of the address, where nobody finds the table again.
+_NAME_CHARACTERS_MAX = 255
+_NO_NAME = re.compile(r"[/\x00]")
+# Postgres gave the transaction up, for the sake of another one.
+_GIVEN_UP = ("40001", "40P01")
 
 
 class Forbidden(ModakError):
@@ -73,6 +87,7 @@ class Face:
 
     def create(self, namespace: Place, request: CreateTableRequest) -> Table | StagedTable:
         place = (*namespace, request.name)
+        _check_names(place)
         location = request.location or self.storage.new_location(".".join(place))
         self._check(location, request.properties, {})
         if self._find(place) is not None:
@@ -93,15 +108,20 @@ class Face:
 
     def commit(self, requests: Sequence[CommitTableRequest]) -> list[StagedTable]:
         """All of them or none. CommitFailedException: something moved, or is not as it was required to be; nothing happened."""
+        if len({_place(request) for request in requests}) < len(requests):
+            raise ValueError("a commit names each table once")
         steps = [self._stage(request) for request in requests]
         for step in steps:
             self.catalog._write_metadata(step.staged.metadata, step.staged.io, step.staged.metadata_location)
         try:
             with Session(self.catalog.engine) as session:
-                for step in steps:
+                # In one order: two commits of the same tables would wait for each other.
+                for step in sorted(steps, key=lambda step: step.place):
                     self._swap(session, step)
                 session.commit()
-        except (CommitFailedException, IntegrityError) as cause:
+        except (CommitFailedException, DBAPIError) as cause:
+            if isinstance(cause, DBAPIError) and not _has_lost(cause):
+                raise
             for step in steps:
                 with contextlib.suppress(OSError):
                     step.staged.io.delete(step.staged.metadata_location)
@@ -109,13 +129,15 @@ class Face:
         return [step.staged for step in steps]
 
     def _stage(self, request: CommitTableRequest) -> _Step:
-        place = (*request.identifier.namespace.root, request.identifier.name)
+        place = _place(request)
         self._refuse_managed(place, {change.action for change in request.updates} - _OF_MANAGED)
         current = self._find(place)
         if current is None and not any(required.type == "assert-create" for required in request.requirements):
             raise NoSuchTableError(f"table {'.'.join(place)} does not exist")
+        _check_names(place)
+        updates = _applicable(current, request.updates)
         try:
-            staged = self.catalog._update_and_stage_table(current, place, request.requirements, request.updates)
+            staged = self.catalog._update_and_stage_table(current, place, request.requirements, updates)
         except StopIteration as cause:
             # PyIceberg's word for a schema, a partition spec or a sort order that is not there.
             raise ValueError("the table would have no current schema, partition spec or sort order") from cause
@@ -181,8 +203,29 @@ class Face:
             places.remove_files(table, self.storage)
 
     def rename(self, source: Place, target: Place) -> None:
+        _check_names(target)
         self._refuse_managed(source, {"rename"})
         self.catalog.rename_table(source, target)
+
+    def create_namespace(self, namespace: Place, properties: dict[str, str]) -> None:
+        _check_names((".".join(namespace),))
+        try:
+            self.catalog.create_namespace(namespace, properties)
+        except IntegrityError as cause:
+            raise NamespaceAlreadyExistsError(f"namespace {'.'.join(namespace)} exists already") from cause
+
+    def change_namespace(self, namespace: Place, removals: set[str], updates: dict[str, str]) -> PropertiesUpdateSummary:
+        try:
+            return self.catalog.update_namespace_properties(namespace, removals, updates)
+        except DBAPIError as cause:
+            if not _has_lost(cause):
+                raise
+            raise CommitFailedException("another change came first") from cause
+
+    def drop_namespace(self, namespace: Place) -> None:
+        if self.catalog.list_namespaces(namespace):
+            raise NamespaceNotEmptyError(f"namespace {'.'.join(namespace)} has namespaces in it")
+        self.catalog.drop_namespace(namespace)
 
     def _refuse_managed(self, place: Place, wanted: Collection[str]) -> None:
         if wanted and ".".join(place) in self._managed():
@@ -190,6 +233,44 @@ class Face:
                 f"{'.'.join(place)} is a table of Modak's, which takes rows from others and not: {', '.join(sorted(wanted))}",
                 hint="change it with `modak alter`, `modak policy` and `modak unregister`",
             )
+
+
+def _place(request: CommitTableRequest) -> Place:
+    return (*request.identifier.namespace.root, request.identifier.name)
+
+
+def _check_names(place: Place) -> None:
+    if any(_NO_NAME.search(name) for name in place):
+        raise ValueError("a name has no slash and no NUL character here")
+    if max(len(".".join(place[:-1])), len(place[-1])) > _NAME_CHARACTERS_MAX:
+        raise ValueError(f"a name has {_NAME_CHARACTERS_MAX} characters at most here")
+
+
+def _applicable(current: Table | None, updates: Sequence[TableUpdate]) -> tuple[TableUpdate, ...]:
+    """Updates as the protocol means them, where PyIceberg takes them in another way."""
+    if current is None:
+        return tuple(updates)
+    named = [change.updates for change in updates if isinstance(change, SetPropertiesUpdate)]
+    known = set(current.properties).union(*named)
+    return tuple(_plain(change, current, known) for change in updates)
+
+
+def _plain(change: TableUpdate, current: Table, known: Collection[str]) -> TableUpdate:
+    if isinstance(change, AssignUUIDUpdate) and change.uuid != current.metadata.table_uuid:
+        raise ValueError(f"the table has the UUID {current.metadata.table_uuid}, and keeps it")
+    if isinstance(change, AddSnapshotUpdate) and change.snapshot.parent_snapshot_id is not None:
+        number, metadata = change.snapshot.sequence_number, current.metadata
+        if number is not None and not isinstance(metadata, TableMetadataV1) and number <= metadata.last_sequence_number:
+            # Somebody has committed to another branch: no conflict of rows, but the number is to be chosen anew.
+            raise CommitFailedException(f"sequence number {number} is taken")
+    if isinstance(change, RemovePropertiesUpdate):
+        # What is not there is removed already.
+        return change.model_copy(update={"removals": [name for name in change.removals if name in known]})
+    return change
+
+
+def _has_lost(cause: DBAPIError) -> bool:
+    return isinstance(cause, IntegrityError) or getattr(cause.orig, "sqlstate", None) in _GIVEN_UP
 
 
 def _make_folders(location: str) -> None:
