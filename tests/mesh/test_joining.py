@@ -259,3 +259,36 @@ def test_a_node_that_stood_still_has_lost_its_turn(joined: tuple[Place, Place]) 
             claim.check()
     take_turns(*joined)
     bakery.close()
+
+
+def test_a_node_that_stood_still_passes_over_nobody_before_it_has_listened(joined: tuple[Place, Place]) -> None:
+    """After a pause of the machine, or a jump of its clock, the last words of a peer at work seem to be old."""
+    east, west = joined
+    bakery = Bakery(west.dsn)
+    with bakery.claim(TABLE) as claim, psycopg.connect(east.dsn, autocommit=True) as connection:
+        eventually(lambda: east.rows("select 1 from modak.claims where node = %s", west.name))
+        with connection.transaction():
+            connection.execute("select modak.lock_node(), modak.look_at_peers()")
+            [ticket] = connection.execute("select ticket from modak.claim_table(%s)", [TABLE]).fetchone() or (0,)
+            connection.execute("update modak.nodes set noticed_at = noticed_at - interval '1 hour'")
+            found = connection.execute("select state from modak.grant_claim(%s, %s, true)", [TABLE, ticket]).fetchone()
+            assert found == ("waiting",)
+        claim.check()
+        connection.execute("select modak.release_claim(%s, %s)", [TABLE, ticket])
+    take_turns(*joined)
+    bakery.close()
+
+
+def test_a_clock_that_was_set_back_does_not_keep_the_dead_alive(joined: tuple[Place, Place]) -> None:
+    east, west = joined
+    take_turns(*joined)
+    west.run("alter subscription {} disable".format(west.rows("select modak.mesh_slot(%s, %s)", east.name, west.name)[0][0]))
+    gone = "select 1 from modak.lock_node(), modak.look_at_peers() join modak.nodes using (node_name) where reply_time is null"
+    eventually(lambda: east.rows(gone))
+    east.run("update modak.nodes set noticed_at = noticed_at + interval '1 hour'")
+    bakery = Bakery(east.dsn)
+    thread, got = in_thread(bakery)
+    thread.join(20)
+    assert got
+    got[0].release()
+    bakery.close()

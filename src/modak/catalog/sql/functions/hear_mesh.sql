@@ -14,6 +14,10 @@ begin
     if not exists (select from modak.nodes n where not n.is_self) then
         return true;
     end if;
+    if not looked then
+        -- Nor can it say of anybody that he was silent: what its peers said meanwhile comes now. Each of them has a whole window from here on.
+        update modak.nodes n set noticed_at = clock_timestamp() where not n.is_self;
+    end if;
     select 1 + count(*) filter (where not l.is_silent) into heard from modak.look_at_peers(0.5) l;
     update modak.nodes n set noticed_at = clock_timestamp() where n.is_self;
     if looked and heard >= modak.mesh_quorum() then

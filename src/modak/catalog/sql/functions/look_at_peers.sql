@@ -17,7 +17,8 @@ begin
              where me.is_self) found
      where n.node_name = found.node_name
        -- Replies that this role may not see are taken for fresh: a guess in this direction only waits.
-       and (n.noticed_at is null or found.is_hidden or n.reply_time is distinct from found.reply_time);
+       -- A clock that was set back would keep a dead peer alive until it has caught up.
+       and (n.noticed_at is null or n.noticed_at > clock_timestamp() or found.is_hidden or n.reply_time is distinct from found.reply_time);
     return query select n.node_name, clock_timestamp() - n.noticed_at > share * modak.peer_alive_window() from modak.nodes n where not n.is_self;
 end
 $$;
