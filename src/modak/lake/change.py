@@ -20,11 +20,12 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriter,
     ManifestWriterV2,
+    write_manifest,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 from pyiceberg.table.update import UpdateTableMetadata
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 
@@ -33,6 +34,7 @@ from modak.lake.calendar import use_long_calendar
 from modak.lake.failures import is_lakes, lake_failure
 from modak.lake.history import keep_history
 from modak.lake.merging import merged_entries, small_of
+from modak.lake.old_specs import figures, schema_for
 
 use_long_calendar()
 keep_history()
@@ -246,15 +248,30 @@ class Change(_FastAppendFiles):
     def writer(self, spec: PartitionSpec, content: ManifestContent) -> ManifestWriter:
         if content == ManifestContent.DATA:
             return self.new_manifest_writer(spec)
-        return _DeletesWriter(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
+        schema = schema_for(spec, self._transaction.table_metadata)
+        return _DeletesWriter(spec, schema, self.new_manifest_output(), self._snapshot_id, self._compression)
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        metadata = self._transaction.table_metadata
+        return write_manifest(
+            format_version=metadata.format_version,
+            spec=spec,
+            schema=schema_for(spec, metadata),
+            output_file=self.new_manifest_output(),
+            snapshot_id=self._snapshot_id,
+            avro_compression=self._compression,
+        )
 
     def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - PyIceberg's own default
-        data = self._added_data_files
-        self._added_data_files = [*data, *(one.file for one in self._deletes), *(entry.data_file for entry in self._restored)]
-        try:
-            summary = super()._summary(snapshot_properties)
-        finally:
-            self._added_data_files = data
+        metadata = self._transaction.table_metadata
+        added = [(file, metadata.default_spec_id) for file in self._added_data_files]
+        added += [(one.file, one.spec_id) for one in self._deletes]
+        added += [(entry.data_file, entry.data_file.spec_id) for entry in self._restored]
+        before = metadata.snapshot_by_id(self._parent_snapshot_id) if self._parent_snapshot_id is not None else None
+        summary = update_snapshot_summaries(
+            Summary(self._operation, **figures(metadata, added, self._deleted_data_files), **snapshot_properties),
+            before.summary if before is not None else None,
+        )
         # PyIceberg counts for other operations only; the figures are the same.
         return Summary(Operation.REPLACE, **summary.additional_properties) if self._is_rewrite else summary
 
