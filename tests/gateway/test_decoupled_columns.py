@@ -182,18 +182,6 @@ def test_rows_come_in_beside_columns_that_others_added_and_renamed(world: House,
     assert found.column("extra").to_pylist() == [None] * 4
 
 
-def test_rows_that_the_lake_cannot_take_any_more_are_refused(world: House, client: Client) -> None:
-    change_schema(world, ("delete_column", ("v",)))
-    with pytest.raises(psycopg.errors.UndefinedColumn, match="has no column v any more"):
-        client.execute("insert into events values (3, 30)")
-    client.execute("insert into events values (3)")
-    change_schema(world, ("add_column", ("must", widening.iceberg_type("int"), None, True)))
-    with pytest.raises(psycopg.errors.UndefinedColumn, match="column must of the lake table takes no NULL") as refused:
-        client.execute("insert into events values (4)")
-    assert "modak.add_iceberg_column" in str(refused.value.diag.message_hint)
-    assert rows(client, "select id from events order by id") == [(1,), (2,), (3,)]
-
-
 def test_a_commit_of_another_engine_in_between_is_no_obstacle(world: House, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     real, met = widening._add, []
 

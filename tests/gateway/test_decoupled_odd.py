@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
@@ -82,3 +83,80 @@ def test_files_of_earlier_partition_specs(client: Client, catalog: Catalog) -> N
     client.execute("truncate evolved")
     assert in_lake(catalog, "evolved") == []
     client.execute("drop table twin")
+
+
+def refused(client: Client, statement: str) -> tuple[str | None, str]:
+    with pytest.raises(psycopg.Error) as error:
+        client.execute(statement)  # type: ignore[arg-type]
+    return error.value.sqlstate, str(error.value)
+
+
+def test_a_column_that_another_engine_drops(client: Client, catalog: Catalog) -> None:
+    """Its values are not NULL, and what is written to it goes nowhere."""
+    table = catalog.create_table("odd.less", PLAIN)
+    table.append(rows(1, 2))
+    attach(client, "less")
+    assert len(client.execute("select * from less").fetchall()) == 2
+    with table.update_schema() as change:
+        change.delete_column("c")
+    for statement in ("select * from less", "insert into less values (3, 'lost')", "update less set c = 'lost'", "delete from less"):
+        sqlstate, text = refused(client, statement)
+        assert sqlstate == "42703", text
+        assert "no column c any more" in text
+    # Another one of the same name is another one.
+    with table.update_schema() as change:
+        change.add_column("c", StringType())
+    assert refused(client, "select * from less")[0] == "42703"
+    assert in_lake(catalog, "less") == [(1, None), (2, None)]
+    client.execute("drop foreign table less")
+    attach(client, "less")
+    assert client.execute("select * from less order by 1").fetchall() == [(1, None), (2, None)]
+
+
+def test_a_column_that_another_engine_adds(client: Client, catalog: Catalog) -> None:
+    """Reading goes on, and rows come in beside it; one that was updated without it would have lost its value."""
+    table = catalog.create_table("odd.more", PLAIN)
+    attach(client, "more")
+    client.execute("insert into more values (0, 'before')")
+    table.refresh()
+    with table.update_schema() as change:
+        change.add_column("n", LongType())
+    # As long as nobody has put anything into it, nothing can be lost.
+    client.execute("insert into more values (3, 'c')")
+    client.execute("update more set c = 'after' where id in (0, 3)")
+    table.refresh()
+    table.append(pa.table({"id": pa.array([1, 2]), "c": ["a", "b"], "n": pa.array([10, 20])}))
+    assert client.execute("select * from more order by 1").fetchall() == [(0, "after"), (1, "a"), (2, "b"), (3, "after")]
+    sqlstate, text = refused(client, "update more set c = 'x' where id = 1")
+    assert sqlstate == "55000", text
+    assert "does not have: n" in text
+    assert "modak.add_iceberg_column" in text
+    client.execute("delete from more where id = 2")
+    client.execute("insert into more select g, 'c' from generate_series(4, 5) g")
+    assert in_lake(catalog, "more") == [(0, "after", None), (1, "a", 10), (3, "after", None), (4, "c", None), (5, "c", None)]
+    client.execute('select modak.add_iceberg_column(\'public\', \'more\', \'{"name": "n", "type": "bigint"}\')')
+    client.execute("update more set c = 'x', n = n + 1 where id = 1")
+    assert in_lake(catalog, "more")[1] == (1, "x", 11)
+    with table.refresh().update_schema(allow_incompatible_changes=True) as change:
+        change.add_column("must", LongType(), required=True)
+    for statement in ("insert into more values (9, 'c')", "update more set c = 'x' where id = 3"):
+        sqlstate, text = refused(client, statement)
+        assert (sqlstate, "does not have: must" in text) == ("55000", True), text
+
+
+def test_columns_that_another_engine_renames(client: Client, catalog: Catalog) -> None:
+    """They are known by their numbers, also where each got the other's name."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "a", StringType()), NestedField(3, "b", StringType()))
+    table = catalog.create_table("odd.swapped", schema)
+    attach(client, "swapped")
+    client.execute("insert into swapped values (1, 'a', 'b')")
+    for old, new in (("a", "z"), ("b", "a"), ("z", "b")):
+        with catalog.load_table("odd.swapped").update_schema() as change:
+            change.rename_column(old, new)
+    client.execute("insert into swapped values (2, 'a', 'b')")
+    client.execute("insert into swapped select g, 'a', 'b' from generate_series(3, 9) g")
+    client.execute("update swapped set a = a || 'a' where id = 1")
+    found = client.execute("select * from swapped order by 1").fetchall()
+    assert found == [(1, "aa", "b"), *((number, "a", "b") for number in range(2, 10))]
+    assert table.refresh().schema().find_field(2).name == "b"
+    assert in_lake(catalog, "swapped") == found

@@ -16,18 +16,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from modak.errors import ModakError
 from modak.lake.data_files import Partition, Target, Writer
 
 _SAMPLE_ROWS = 10_000
 _NAME_BYTES_MAX, _HALF_ESCAPE = 200, re.compile(r"%[0-9A-F]?$")
-
-
-class ColumnsDiffer(ModakError):
-    """Another engine has changed the columns of the lake table so that rows do not fit any more."""
-
-    code = "lake_columns_differ"
-    sqlstate = "42703"
 
 
 @dataclass(frozen=True)
@@ -55,10 +47,10 @@ class AnyWriter(Writer):
     _sample: pa.Table | None = None
 
     @property
-    def places(self) -> list[int | None]:
-        """Where in a file the columns are that rows come with; None for those that the lake does not have any more."""
+    def places(self) -> list[int]:
+        """Where in a file the columns are that rows come with."""
         by_id = {column.field_id: place for place, column in enumerate(self._metadata.schema().fields)}
-        return [by_id.get(number) for number in self._ids or ()]
+        return [by_id[number] for number in self._ids or ()]
 
     @property
     def _ids(self) -> tuple[int, ...] | None:
@@ -69,19 +61,11 @@ class AnyWriter(Writer):
         super().write(rows if self._ids is None else self._fitted(rows, self._ids))
 
     def _fitted(self, rows: pa.Table, numbers: tuple[int, ...]) -> pa.Table:
-        """As the lake has its columns now: other engines add some, drop some and rename them."""
+        """As the lake has its columns now: other engines rename some, and what they added is NULL."""
         fields = self._metadata.schema().fields
         if numbers == tuple(column.field_id for column in fields):
             return rows.rename_columns(self.names)
         given = dict(zip(numbers, rows.columns, strict=True))
-        for number, name in zip(numbers, rows.column_names, strict=True):
-            if all(column.field_id != number for column in fields) and given[number].null_count < rows.num_rows:
-                hint = "another engine dropped it: drop it here as well, by ALTER FOREIGN TABLE … DROP COLUMN"
-                raise ColumnsDiffer(f"the lake table has no column {name} any more", hint=hint)
-        for column in fields:
-            if column.required and column.field_id not in given:
-                hint = "another engine added it: modak.add_iceberg_column gives it to the table here"
-                raise ColumnsDiffer(f"column {column.name} of the lake table takes no NULL, and is not known here", hint=hint)
         nothing = pa.chunked_array([pa.nulls(rows.num_rows)])
         return pa.Table.from_arrays([given.get(column.field_id, nothing) for column in fields], names=self.names)
 

@@ -22,6 +22,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from modak.core.decoupled import Definition
 from modak.errors import ModakError, Retry
+from modak.gateway.decoupled.columns import check_writable
 from modak.gateway.decoupled.values import NullRefused, kept, kind_of, remote_name
 from modak.lake.any_files import AnyWriter, any_target
 from modak.lake.csv_values import read_csv
@@ -64,7 +65,7 @@ class Parcel:
         self._writer: AnyWriter | None = None
         self._metadata: TableMetadata | None = None
         self._files: list[DataFile] = []
-        self._places: list[int | None] = []
+        self._places: list[int] = []
         # Who is stopped may still be at work on a thread, while somebody else drops what there is.
         self._lock = threading.Lock()
 
@@ -111,11 +112,13 @@ class Parcel:
             return
         held = pa.Table.from_batches(self._batches)
         whole = held.num_rows if in_full else in_whole_groups(held.num_rows)
-        rows, rest = held.slice(0, whole).rename_columns([column.name for column in self.definition.columns]), held.slice(whole)
+        rows, rest = held.slice(0, whole), held.slice(whole)
         self._batches, self._held_rows, self._held_bytes = rest.to_batches(), rest.num_rows, rest.nbytes
         with failures(self.definition.ref, self._storage):
             if self._writer is None:
-                self._metadata = self._world.base(self.definition).metadata
+                base = self._world.base(self.definition)
+                check_writable(self.definition, base, updates=False)
+                self._metadata = base.metadata
                 numbers = [column.field_id for column in self.definition.columns]
                 self._writer = AnyWriter(any_target(self._metadata, io_properties(self._storage), numbers), self.id)
                 self._places = self._writer.places
@@ -147,9 +150,7 @@ class Parcel:
         for file in self._files:
             with failures(self.definition.ref, self._storage), self._io().new_input(file.file_path).open() as stream:
                 for batch in pq.ParquetFile(stream).iter_batches(ROW_GROUP_ROWS):
-                    # A column that the lake does not have any more came with nothing in it.
-                    columns = [pa.nulls(batch.num_rows) if place is None else batch.column(place) for place in self._places]
-                    yield pa.record_batch(columns, names=self._names)
+                    yield pa.record_batch([batch.column(place) for place in self._places], names=self._names)
 
     def drop(self) -> None:
         """Nothing of it is left."""

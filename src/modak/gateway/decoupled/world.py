@@ -16,6 +16,7 @@ from modak.connection import Connection, open_connection
 from modak.core.decoupled import Definition
 from modak.errors import LakeError, NotFound, Retry
 from modak.gateway.decoupled.base import Base
+from modak.gateway.decoupled.columns import check_readable
 from modak.gateway.decoupled.kept import Kept
 from modak.gateway.decoupled.moment import Moments
 from modak.gateway.decoupled.parcels import Parcels
@@ -132,6 +133,7 @@ class World:
 
     def _read(self, definition: Definition, table: Table, current: IcebergSnapshot | None) -> Base:
         _check_same(definition, table)
+        check_readable(definition, table.metadata)
         lake = self.lake(definition.profile)
         location, number = table.metadata_location, current.sequence_number if current is not None else None
         return self._note(definition, Base.of(table, self.tables.snapshot(location, number, io_properties(lake.storage))))

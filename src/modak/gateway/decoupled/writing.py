@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
+from modak.gateway.decoupled.columns import check_writable
 from modak.gateway.decoupled.evaluation import Evaluation
 from modak.gateway.decoupled.pending import HIT, Pending
 from modak.gateway.decoupled.reading import UTC, Columns, needed
@@ -56,6 +57,9 @@ def write(transaction: LakeTransaction, statement: Write, values: Values) -> Wri
             transaction.pending(table_id).empty(op)
         return Written("TRUNCATE", 0)
     pending = transaction.pending(statement.table_id)
+    removes = isinstance(statement, DeleteRow) or (isinstance(statement, Direct) and statement.kind.upper() == "DELETE")
+    if pending.base is not None and not removes:
+        check_writable(pending.definition, pending.base, updates=not isinstance(statement, Insert))
     match statement:
         case Insert():
             return _insert(pending, statement, values, op)
