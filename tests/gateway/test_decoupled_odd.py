@@ -160,3 +160,11 @@ def test_columns_that_another_engine_renames(client: Client, catalog: Catalog) -
     assert found == [(1, "aa", "b"), *((number, "a", "b") for number in range(2, 10))]
     assert table.refresh().schema().find_field(2).name == "b"
     assert in_lake(catalog, "swapped") == found
+
+
+@pytest.mark.parametrize(("name", "told"), [("A" * 80, "63 bytes"), ("ctid", "system column"), ("ID", "by capitals only")])
+def test_names_that_postgres_or_the_engine_cannot_have(client: Client, catalog: Catalog, name: str, told: str) -> None:
+    table = f"named_{len(name)}{name[0]}"
+    catalog.create_table(f"odd.{table}", Schema(NestedField(1, "id", LongType()), NestedField(2, name, LongType())))
+    sqlstate, text = refused(client, f"select modak.attach_iceberg_table('public', '{table}', 'odd.{table}')")
+    assert (sqlstate, told in text, name in text) == ("0A000", True, True), text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from modak.lake.inspection import Totals, totals_of
 
 MODE_STAMP, TABLE_STAMP = "modak.mode", "modak.table"
 _UNSAID = ("write.target-file-size-bytes", "write.parquet.row-group-size-bytes", "write.parquet.bloom-filter-max-bytes")
+_NAME_BYTES_MAX = 63
+_SYSTEM_COLUMNS = frozenset(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"))
 # As Iceberg's own builder calls them, so that Spark and Trino show what their users expect.
 _SUFFIXES = {"bucket": "bucket", "truncate": "trunc"}
 
@@ -86,7 +89,9 @@ def found_in(table: Table) -> Found:
     columns: list[dict[str, Any]] = []
     problems: list[Problem] = []
     notices: list[str] = []
+    names = Counter(field.name.lower() for field in table.schema().fields)
     for field in table.schema().fields:
+        problems += _name_problems(field.name, names)
         found, told = declared.column_of(str(field.field_type).replace(" ", ""), said.get(field.field_id))
         if isinstance(found, Problem):
             problems.append(Problem("type", f"column {field.name}: {found.message}", found.hint))
@@ -96,6 +101,16 @@ def found_in(table: Table) -> Found:
     if problems:
         raise Refused(f"lake table {'.'.join(table.name())} cannot be attached", problems, hint="nothing was changed")
     return Found(columns, _partition_by(table), notices)
+
+
+def _name_problems(name: str, names: Mapping[str, int]) -> Iterator[Problem]:
+    hint = "rename it in the lake, by the engine that made it"
+    if len(name.encode()) > _NAME_BYTES_MAX:
+        yield Problem("name", f"column {name}: Postgres has names of {_NAME_BYTES_MAX} bytes at most", hint)
+    if name in _SYSTEM_COLUMNS:
+        yield Problem("name", f"column {name}: Postgres has a system column of that name in every table", hint)
+    if names[name.lower()] > 1:
+        yield Problem("name", f"column {name}: there is another one that differs by capitals only, which DuckDB takes for the same", hint)
 
 
 def _partition_by(table: Table) -> list[str]:
