@@ -12,8 +12,20 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, IdentityTransform, Transform, TruncateTransform
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DoubleType,
+    IcebergType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
 from tests.decoupling import Client, House, house
 
 from modak.core.profile import Profile
@@ -168,3 +180,67 @@ def test_names_that_postgres_or_the_engine_cannot_have(client: Client, catalog: 
     catalog.create_table(f"odd.{table}", Schema(NestedField(1, "id", LongType()), NestedField(2, name, LongType())))
     sqlstate, text = refused(client, f"select modak.attach_iceberg_table('public', '{table}', 'odd.{table}')")
     assert (sqlstate, told in text, name in text) == ("0A000", True, True), text
+
+
+def test_every_row_is_in_one_partition(client: Client, catalog: Catalog) -> None:
+    """By floating-point numbers, too: NaN is equal to nothing, and zero to minus zero."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "f", DoubleType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "f"))
+    catalog.create_table("odd.floats", schema, partition_spec=spec)
+    attach(client, "floats")
+    client.execute("create temp table twin (id bigint, f float8)")
+    values = "values (1, 'NaN'), (2, 1.5), (3, null), (4, 0), (5, '-0'), (6, 'Infinity'), (7, 'NaN'::float8)"
+    for table in ("floats", "twin"):
+        client.execute(f"insert into {table} {values}")  # type: ignore[arg-type]
+        client.execute(f"insert into {table} select g, 'NaN' from generate_series(10, 20) g")  # type: ignore[arg-type]
+        client.execute(f"delete from {table} where f = 'NaN' and id % 2 = 0")  # type: ignore[arg-type]
+    text = "select t::text from {} t order by id"
+    assert client.execute(text.format("floats")).fetchall() == client.execute(text.format("twin")).fetchall()  # type: ignore[arg-type]
+    assert [row[0] for row in in_lake(catalog, "floats")] == [row[0] for row in client.execute("select id from twin order by 1").fetchall()]
+
+
+VALUES: list[tuple[IcebergType, str, list[Transform[Any, Any]]]] = [
+    (LongType(), "5", [BucketTransform(3), TruncateTransform(10)]),
+    (UUIDType(), "'f79c3e09-677c-4bbd-a479-3f349cb785e7'", [IdentityTransform()]),
+    (UUIDType(), "'f79c3e09-677c-4bbd-a479-3f349cb785e7'", [BucketTransform(3)]),
+    (BinaryType(), "'\\xff00ff'", [TruncateTransform(2)]),
+    (BinaryType(), "'\\xff00ff'", [IdentityTransform(), BucketTransform(5)]),
+    (TimeType(), "'23:59:59.999999'", []),
+    (TimeType(), "'12:13:14.5'", [IdentityTransform()]),
+    (TimeType(), "'12:13:14'", [BucketTransform(3)]),
+    (DateType(), "'0044-03-15 BC'", [DayTransform()]),
+    (TimestamptzType(), "'1900-02-28 23:59:59.5+00'", [DayTransform()]),
+    (TimestampType(), "'1969-12-31 23:59:59.999999'", [DayTransform(), HourTransform()]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(VALUES)))
+def test_types_and_partitions_that_only_others_make(client: Client, catalog: Catalog, number: int) -> None:
+    """Written one by one and many at once, found by value, changed and deleted."""
+    kind, value, transforms = VALUES[number]
+    name = f"typed_{number}"
+    spec = PartitionSpec(*(PartitionField(2, 1000 + place, one, f"p{place}") for place, one in enumerate(transforms)))
+    catalog.create_table(f"odd.{name}", Schema(NestedField(1, "id", LongType()), NestedField(2, "v", kind)), partition_spec=spec)
+    attach(client, name)
+    client.execute(f"insert into {name} values (1, {value}), (2, null)")  # type: ignore[arg-type]
+    client.execute(f"insert into {name} select g, {value} from generate_series(3, 9) g")  # type: ignore[arg-type]
+    client.execute(f"update {name} set id = -id where id in (2, 3)")  # type: ignore[arg-type]
+    client.execute(f"delete from {name} where v = {value} and id = 4")  # type: ignore[arg-type]
+    found = [row[0] for row in client.execute(f"select id from {name} where v = {value} order by 1").fetchall()]  # type: ignore[arg-type]
+    assert found == [-3, 1, 5, 6, 7, 8, 9]
+    assert client.execute(f"select id from {name} where v is null").fetchall() == [(-2,)]  # type: ignore[arg-type]
+
+
+def test_the_last_second_of_a_day_before_1970(client: Client, catalog: Catalog) -> None:
+    """Engines look for a day's rows in its own partition."""
+    schema = Schema(NestedField(1, "at", TimestamptzType()))
+    table = catalog.create_table("odd.days", schema, partition_spec=PartitionSpec(PartitionField(1, 1000, DayTransform(), "day")))
+    attach(client, "days")
+    client.execute("insert into days values ('1969-12-30 23:59:59.5+00'), ('1969-12-30 23:59:59+00'), ('1969-12-30 00:00+00')")
+    assert [file.file.partition[0] for file in table.refresh().scan().plan_files()] == [-2]
+
+
+def test_a_time_of_day_that_the_lake_has_not(client: Client, catalog: Catalog) -> None:
+    catalog.create_table("odd.clock", Schema(NestedField(1, "at", TimeType())))
+    attach(client, "clock")
+    assert refused(client, "insert into clock values ('24:00:00')")[0] == "22003"

@@ -106,11 +106,14 @@ def test_a_column_that_one_node_adds_is_each_nodes_own_to_show(neighbours: Neigh
     anna.rows("select modak.add_iceberg_column('public', 'wider', %s)", json.dumps(country))
     anna.run("insert into wider values (2, 'two', null, 'de')")
     assert berta.rows("select * from wider order by id") == [(1, "new", None), (2, "two", None)]
-    berta.run("insert into wider (id, code) values (3, 'all'); update wider set code = 'one' where id = 1")
+    berta.run("insert into wider (id, code) values (3, 'all')")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="country"):
+        berta.run("update wider set code = 'one' where id = 1")
     berta.rows("select modak.add_iceberg_column('public', 'wider', %s)", json.dumps(note))
     berta.run("insert into wider values (4, 'fou', null, '{\"n\": 4}')")
     for node, one in ((berta, country), (anna, note)):
         node.rows("select modak.add_iceberg_column('public', 'wider', %s)", json.dumps(one))
+    berta.run("update wider set code = 'one' where id = 1")
     seen = "select id, code, country, note->>'n' from wider order by id"
     assert (
         anna.rows(seen)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote_plus
 
 import pyarrow as pa
@@ -17,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
 from modak.lake.data_files import Partition, Target, Writer
+from modak.lake.partition_values import parted
 
 _SAMPLE_ROWS = 10_000
 _NAME_BYTES_MAX, _HALF_ESCAPE = 200, re.compile(r"%[0-9A-F]?$")
@@ -87,40 +86,13 @@ class AnyWriter(Writer):
         if spec.is_unpartitioned():
             yield None, table
             return
-        keys = self._keys(table, spec)
-        for values in keys.group_by(keys.column_names).aggregate([]).to_pylist():
-            record = Record(*values.values())
+        for record, rows in parted(table, spec, self._file_schema):
             if record not in self._folders:
                 self._folders[record] = _folder_of(record, spec, self._file_schema)
-            tests = [_is(keys.column(name), value) for name, value in values.items()]
-            yield record, table.filter(functools.reduce(pc.and_, tests)).combine_chunks()
-
-    def _keys(self, table: pa.Table, spec: PartitionSpec) -> pa.Table:
-        """What each row is partitioned by, as it stands in a manifest."""
-        keys = []
-        for part in spec.fields:
-            source = self._file_schema.find_field(part.source_id)
-            column = table.column(self._file_schema.find_column_name(part.source_id))
-            keys.append(_plain(part.transform.pyarrow_transform(source.field_type)(column)))
-        return pa.table(keys, names=[str(place) for place in range(len(keys))])
+            yield record, rows
 
     def _folder(self, partition: Partition) -> str:
         return self._folders.get(partition, "")
-
-
-def _plain(keys: Any) -> Any:
-    """Days, microseconds and bytes: Arrow groups by no uuid, and Python knows years from 1 to 9999 only."""
-    column = keys if isinstance(keys, pa.ChunkedArray) else pa.chunked_array([keys])
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return pa.chunked_array([chunk.storage for chunk in column.chunks], kind.storage_type)
-    if pa.types.is_date32(kind):
-        return column.cast(pa.int32())
-    return column.cast(pa.int64()) if pa.types.is_timestamp(kind) else column
-
-
-def _is(column: Any, value: Any) -> Any:
-    return pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
 
 
 def _folder_of(record: Record, spec: PartitionSpec, schema: Schema) -> str:

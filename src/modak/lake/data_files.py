@@ -25,7 +25,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, PrimitiveType
 
-from modak.errors import LakeError
+from modak.errors import LakeError, ValueRefused
 from modak.lake.layout import partition_numbers
 from modak.lake.statistics import file_statistics
 
@@ -240,4 +240,14 @@ def _conform(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if isinstance(wanted, pa.BaseExtensionType):
         chunks = [pa.ExtensionArray.from_storage(wanted, pc.cast(chunk, wanted.storage_type)) for chunk in column.chunks]
         return pa.chunked_array(chunks, type=wanted)
+    if pa.types.is_time(wanted) and pa.types.is_string(column.type):
+        return _times(column).cast(wanted)
     return column.cast(wanted)
+
+
+def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Arrow reads no times of day from texts, but moments."""
+    try:
+        return pc.binary_join_element_wise("1970-01-01", column, " ").cast(pa.timestamp("us")).cast(pa.time64("us"))
+    except pa.ArrowInvalid as cause:
+        raise ValueRefused("the lake's time of day ends before 24:00:00", hint="use 00:00:00, or 23:59:59.999999") from cause
