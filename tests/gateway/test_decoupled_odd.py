@@ -244,3 +244,23 @@ def test_a_time_of_day_that_the_lake_has_not(client: Client, catalog: Catalog) -
     catalog.create_table("odd.clock", Schema(NestedField(1, "at", TimeType())))
     attach(client, "clock")
     assert refused(client, "insert into clock values ('24:00:00')")[0] == "22003"
+
+
+def test_a_table_that_was_upgraded_in_place(client: Client, catalog: Catalog) -> None:
+    """All its snapshots have the number 0 until somebody commits."""
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "c"))
+    table = catalog.create_table("odd.upgraded", PLAIN, partition_spec=spec, properties={"format-version": "1"})
+    table.append(rows(1, 2, 3))
+    with table.update_spec() as change:
+        change.remove_field("c")
+    table.append(rows(4, 5))
+    with table.transaction() as transaction:
+        transaction.upgrade_table_version(2)
+    attach(client, "upgraded")
+    assert client.execute("select id from upgraded order by 1").fetchall() == [(number,) for number in range(1, 6)]
+    client.execute("delete from upgraded where id in (1, 4)")
+    client.execute("insert into upgraded values (6, 'new')")
+    client.execute("update upgraded set c = 'changed' where id in (2, 5)")
+    found = client.execute("select * from upgraded order by 1").fetchall()
+    assert found == [(2, "changed"), (3, "c0"), (5, "changed"), (6, "new")]
+    assert in_lake(catalog, "upgraded") == found

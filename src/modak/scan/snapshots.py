@@ -191,6 +191,9 @@ def _find(metadata: TableMetadata, sequence_number: int | None) -> IcebergSnapsh
             hint="it expired after every pin on it ended; start the query anew, which reads the published snapshot",
             table=metadata.table_uuid,
         )
+    if len(found) > 1 and metadata.current_snapshot_id in {snapshot.snapshot_id for snapshot in found}:
+        # Nothing was committed since the upgrade: whoever wants one of these wants the newest.
+        return next(snapshot for snapshot in found if snapshot.snapshot_id == metadata.current_snapshot_id)
     if len(found) > 1:
         raise UnreadableSnapshot(
             f"{len(found)} snapshots of the lake table share the sequence number {sequence_number}",
