@@ -6,14 +6,16 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tests.mesh.conftest import Mesh, Node, eventually
-from tests.mesh.test_mesh import in_thread
+from tests.mesh.conftest import WINDOW_MS, Mesh, Node, eventually
+from tests.mesh.ledger import Ledger
+from tests.mesh.test_mesh import at_once, in_thread
 
 from modak.catalog.migrate import migrate
 from modak.connection import connect
@@ -292,3 +294,22 @@ def test_a_clock_that_was_set_back_does_not_keep_the_dead_alive(joined: tuple[Pl
     assert got
     got[0].release()
     bakery.close()
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_databases_that_like_other_isolation(pair: tuple[Place, Place], tmp_path: Path, level: str) -> None:
+    """Replication workers have the database's default, and one that fails is away for seconds, as if its node were dead."""
+    for place in pair:
+        place.create()
+        place.run(f"alter database {place.name} set default_transaction_isolation = '{level}'")
+        place.run(f"alter database {place.name} set modak.peer_alive_window_ms = {WINDOW_MS}")
+    for place in pair:
+        place.join(*pair)
+    take_turns(*pair)
+    failed = "select sum(apply_error_count) from pg_stat_subscription_stats"
+    before = [place.rows(failed) for place in pair]
+    bakeries = {place.name: Bakery(place.dsn) for place in pair}
+    assert len(at_once(bakeries, Ledger(tmp_path / "ledger"), 4, 8)) == 64
+    for bakery in bakeries.values():
+        bakery.close()
+    assert [place.rows(failed) for place in pair] == before

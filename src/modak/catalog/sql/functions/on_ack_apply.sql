@@ -8,6 +8,7 @@ declare
 begin
     -- Every node is sent every answer; those to others are only shown.
     if new.node = me and new.ack_from_node <> me then
+        perform modak.settle_applying();
         perform modak.lock_node(new.clock);
         perform pg_notify('modak_mesh', md5(new.iceberg_table));
     end if;

@@ -7,6 +7,7 @@ declare
     me text;
     claim modak.claims := case when tg_op = 'DELETE' then old else new end;
 begin
+    perform modak.settle_applying();
     me := modak.lock_node(claim.ticket);
     -- Dead writers of this node are reaped in here, too: rows of its own are no news.
     if claim.node = me then
