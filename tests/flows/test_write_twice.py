@@ -123,6 +123,15 @@ def test_a_join_that_meets_rows_twice_goes_on_where_there_are_triggers(session: 
     assert told[0] == told[1] != []
 
 
+THRICE = "update {t} t set n = n + 1 from (values (2), (4), (2), (4), (2), (4)) x(id) where x.id = t.id returning t.id, t.n"
+
+
+def test_a_join_may_meet_a_row_more_than_twice_where_there_are_triggers(session: Session) -> None:
+    """A BEFORE trigger has the row locked first, and for a cold row in a subtransaction."""
+    with_trigger(session, "before update on {h} for each row", "new.val := new.val || '+'; return new;")
+    same_as_plain(session, f"{THRICE};;{THRICE}", "events", "plain_events")
+
+
 VETOES = {
     "one that keeps the row": TELL,
     "one that marks it through the name": "update {t} set val = 'deleted' where id = old.id; return null;",

@@ -11,8 +11,8 @@ as $$
 declare
     -- What views, rules and parsed functions call as whoever uses them. Each is harmless alone, or asks for the caller's own rights.
     everybody constant text[] := array['allow_own_change', 'ask_gateway', 'carry_out', 'check_rules', 'cold_bound', 'date_text',
-                                       'explain_insert', 'explain_tiers', 'guarded_path', 'guards_triggers', 'heap_bound', 'heap_of',
-                                       'insert_seam', 'is_own_change', 'is_running', 'key_text', 'line_moved', 'missed_setting',
+                                       'explain_insert', 'explain_tiers', 'guarded_path', 'guards_triggers', 'has_locked', 'heap_bound',
+                                       'heap_of', 'insert_seam', 'is_own_change', 'is_running', 'key_text', 'line_moved', 'missed_setting',
                                        'next_identity', 'not_given', 'note_missed', 'note_unchanged', 'pk_parts', 'query',
                                        'rules_are_plain', 'take_missed', 'timestamp_text', 'was_deleted'];
     -- Rows, images of rows, what a gateway is checked by, and what it is about to do.

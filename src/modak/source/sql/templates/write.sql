@@ -84,7 +84,7 @@ begin
                     perform modak.allow_own_change({table_id}, {table_text}, version.xmin);
                     -- This statement changed the row, as a join that meets it twice does, or a trigger did that it set off. Where there are
                     -- triggers, what it changed itself is marked by a lock.
-                    if entry OPERATOR(pg_catalog.!~~) '%!%' or modak.is_own_change(version.xmax) then
+                    if entry OPERATOR(pg_catalog.!~~) '%!%' or modak.has_locked(version.xmax) then
                         exit work;
                     elsif tg_op OPERATOR(pg_catalog.=) 'UPDATE' then
                         raise exception 'row of table "%" was already modified by an operation triggered by the current command', {table_text}
