@@ -214,6 +214,30 @@ def test_what_is_refused_changes_nothing(filled: Client, statement: str, sqlstat
     alike(filled)
 
 
+@pytest.mark.parametrize("shown", ["hex", "escape"])
+def test_bytes_of_a_session_that_escapes_them(filled: Client, shown: str) -> None:
+    r"""postgres_fdw hands them over as its client would see them, so that one backslash is \\, which is nothing in hexadecimal."""
+    raw = [r"'\x'", r"'\x5c'", r"'\x5c6162'", r"'\x005cff7f27220a'", "'plain'", r"'\x5c7861'", r"'\x5c313031'"]
+    with filled.transaction(force_rollback=True):
+        filled.execute(f"set local bytea_output = {shown}")  # type: ignore[arg-type]
+        for number, value in enumerate(raw):
+            both(filled, "insert into {t} (id, raw) values (500 + {n}, {v})".format(t="{t}", n=number, v=value))
+            both(filled, "update {t} set raw = {v} where id = {n}".format(t="{t}", n=number + 1, v=value))
+            both(
+                filled,
+                "update {t} set raw = h.raw from (select {v}::bytea as raw offset 0) h where id = {n}".format(
+                    t="{t}", n=number + 11, v=value
+                ),
+            )
+            query = f"select id from {{t}} where raw = {value} or raw = (select {value}::bytea) order by id"
+            found, wanted = (filled.execute(query.format(t=table)).fetchall() for table in ("events", "twin"))  # type: ignore[arg-type]
+            assert found == wanted
+        both(filled, "insert into {t} (id, raw) select id + 600, raw from twin where id < 20")
+        both(filled, "insert into {t} (id, raw) select g, decode(repeat('5c', g % 3), 'hex') from generate_series(1000, 2000) g")
+        filled.execute("set local bytea_output = hex")
+        alike(filled)
+
+
 def test_returning(client: Client) -> None:
     make(client, "events", [("id", "bigint"), ("v", "int"), ("note", "varchar(5)")])
 

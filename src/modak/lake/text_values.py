@@ -20,6 +20,7 @@ _MOMENT = re.compile(
 )
 # One microsecond later is infinity to the engine that reads it.
 _MICROSECONDS_MAX = 2**63 - 2
+_ESCAPED = re.compile(rb"\\\\|\\[0-3][0-7]{2}")
 _FULL_MASK = {False: b"/32", True: b"/128"}
 _BOOLEANS = {b"t": b"true", b"f": b"false"}
 
@@ -125,7 +126,14 @@ def _uuids(values: Given) -> pa.Array:
 
 
 def _bytes(values: Given) -> pa.Array:
-    return pa.array([None if value is None else bytes.fromhex(value[2:].decode()) for value in _listed(values)], pa.binary())
+    return pa.array([None if value is None else _bytea(value) for value in _listed(values)], pa.binary())
+
+
+def _bytea(value: bytes) -> bytes:
+    """In hexadecimal, or as sessions with bytea_output = escape have it: postgres_fdw does not change that of its client."""
+    if value.startswith(b"\\x"):
+        return bytes.fromhex(value[2:].decode())
+    return _ESCAPED.sub(lambda found: b"\\" if found[0] == b"\\\\" else bytes([int(found[0][1:], 8)]), value)
 
 
 def _cast(wanted: pa.DataType) -> Callable[[Given], pa.Array]:
