@@ -157,3 +157,19 @@ def test_statements_that_fail_and_are_caught_may_be_many(client: Client) -> None
     end $$"""
     client.execute(caught)
     assert balances(client) == [(1, 0), (2, 20), (3, 30), (4, 160)]
+
+
+def test_rows_that_come_through_a_parent_are_refused(client: Client) -> None:
+    """Triggers of statements are those of the table that is named. What the hint says helps."""
+    client.execute("create table parent (id bigint, balance bigint, at timestamptz, price numeric(8,2)) partition by range (id)")
+    try:
+        client.execute("alter table parent attach partition account for values from (0) to (100)")
+        assert client.execute("select sum(balance) from parent").fetchone() == (100,)
+        for statement in ("insert into parent values (5, 50)", "update parent set balance = 0", "delete from parent"):
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="by its own name"):
+                client.execute(statement)  # type: ignore[arg-type]
+        client.execute("insert into account values (5, 50)")
+        assert client.execute("select sum(balance) from parent").fetchone() == (150,)
+    finally:
+        client.execute("alter table parent detach partition account")
+        client.execute("drop table parent")

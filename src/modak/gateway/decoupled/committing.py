@@ -93,7 +93,8 @@ def commit(transaction: LakeTransaction) -> Journaled | None:
         return None
     if transaction.xid is None:
         raise Untold(
-            "the gateway was not told which transaction this is", hint="the table's trigger modak_begin_lake_write is missing or disabled"
+            "the gateway was not told which transaction this is",
+            hint="write to the table by its own name, not through a parent's; or its trigger modak_begin_lake_write is missing or disabled",
         )
     commit_id = uuid.uuid4().hex
     intention = Journaled(commit_id, transaction.xid, tuple(_changes(transaction, changed, list(made.values()))))
