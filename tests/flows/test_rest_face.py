@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg import types
@@ -321,6 +322,18 @@ def test_of_many_at_once_the_others_hear_that_they_came_second(address: str, cat
     assert set(done) == {204, 409}
     for name in names:
         assert len(catalog.load_table(f"ns.{name}").properties) == done.count(204)
+
+
+def test_a_conflict_says_what_has_moved(address: str, catalog: Catalog) -> None:
+    catalog.create_namespace("ns")
+    first = catalog.create_table("ns.t", SCHEMA)
+    rows = pa.table({"id": [1], "v": ["x"]}, schema=SCHEMA)
+    first.append(rows)
+    with attached(address) as database:
+        database.execute("BEGIN; INSERT INTO lake.ns.t VALUES (2, 'y')")
+        catalog.load_table("ns.t").append(rows)
+        with pytest.raises(duckdb.TransactionException, match="branch main has changed"):
+            database.execute("COMMIT")
 
 
 def test_writers_of_two_branches_are_told_to_try_again(catalog: Catalog) -> None:

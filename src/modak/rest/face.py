@@ -135,6 +135,9 @@ class Face:
         if current is None and not any(required.type == "assert-create" for required in request.requirements):
             raise NoSuchTableError(f"table {'.'.join(place)} does not exist")
         _check_names(place)
+        for requirement in request.requirements:
+            # First: what has moved says more than what no longer fits.
+            requirement.validate(current.metadata if current is not None else None)
         updates = _applicable(current, request.updates)
         try:
             staged = self.catalog._update_and_stage_table(current, place, request.requirements, updates)
