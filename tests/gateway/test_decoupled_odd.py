@@ -264,3 +264,25 @@ def test_a_table_that_was_upgraded_in_place(client: Client, catalog: Catalog) ->
     found = client.execute("select * from upgraded order by 1").fetchall()
     assert found == [(2, "changed"), (3, "c0"), (5, "changed"), (6, "new")]
     assert in_lake(catalog, "upgraded") == found
+
+
+@pytest.mark.parametrize("statement", ["insert into {} select g, 'a', 'b' from generate_series(3, 200000) g", "update {} set id = id + 10"])
+def test_a_partition_spec_that_changes_before_the_commit(world: House, client: Client, catalog: Catalog, statement: str) -> None:
+    """What was made into files for the one before is in no partition of the new one that it does not belong to."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "a", StringType()), NestedField(3, "b", StringType()))
+    name = f"respec_{statement[:6]}"
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "a"))
+    catalog.create_table(f"odd.{name}", schema, partition_spec=spec)
+    attach(client, name)
+    client.execute(f"insert into {name} values (1, 'a', 'b'), (2, 'a', 'b')")  # type: ignore[arg-type]
+    with world.client(autocommit=False) as writer:
+        writer.execute(statement.format(name))  # type: ignore[arg-type]
+        with catalog.load_table(f"odd.{name}").update_spec() as change:
+            change.remove_field("a")
+            change.add_field("b", IdentityTransform(), "b")
+        catalog.load_table(f"odd.{name}").append(pa.table({"id": pa.array([-1]), "a": ["a"], "b": ["b"]}))
+    table = catalog.load_table(f"odd.{name}")
+    count = client.execute(f"select count(*) from {name}").fetchall()[0][0]  # type: ignore[arg-type]
+    assert table.scan(row_filter="a = 'a' and b = 'b'").to_arrow().num_rows == count
+    for file in table.inspect.data_files().to_pylist():
+        assert file["partition"] in ({"a": "a", "b": None}, {"a": None, "b": "b"}), file

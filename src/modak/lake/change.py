@@ -185,7 +185,28 @@ class Change(_FastAppendFiles):
         UpdateTableMetadata.commit(self)
 
     def _manifests(self) -> list[ManifestFile]:
-        return [*self._write_deletes(), *self._write_restored(), *super()._manifests()]
+        added = self._added_data_files
+        newest = self._transaction.table_metadata.default_spec_id
+        earlier = {spec_id for file in added if (spec_id := self._spec_of(file)) != newest}
+        before = [self._write_added(spec_id) for spec_id in sorted(earlier)]
+        self._added_data_files = [file for file in added if self._spec_of(file) not in earlier]
+        try:
+            return [*self._write_deletes(), *self._write_restored(), *before, *super()._manifests()]
+        finally:
+            self._added_data_files = added
+
+    def _spec_of(self, file: DataFile) -> int:
+        """As it was written. Files from other processes have lost theirs: nobody else changes the specs of tables that those write."""
+        found: int | None = getattr(file, "_spec_id", None)
+        return self._transaction.table_metadata.default_spec_id if found is None else found
+
+    def _write_added(self, spec_id: int) -> ManifestFile:
+        """Another engine has changed the table's spec since: by the new one these would be in partitions that they do not belong to."""
+        with self.writer(self.spec(spec_id), ManifestContent.DATA) as writer:
+            for file in self._added_data_files:
+                if self._spec_of(file) == spec_id:
+                    writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file))
+        return writer.to_manifest_file()
 
     def _write_deletes(self) -> Iterator[ManifestFile]:
         for spec_id in sorted({one.spec_id for one in self._deletes}):
@@ -264,7 +285,7 @@ class Change(_FastAppendFiles):
 
     def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - PyIceberg's own default
         metadata = self._transaction.table_metadata
-        added = [(file, metadata.default_spec_id) for file in self._added_data_files]
+        added = [(file, self._spec_of(file)) for file in self._added_data_files]
         added += [(one.file, one.spec_id) for one in self._deletes]
         added += [(entry.data_file, entry.data_file.spec_id) for entry in self._restored]
         before = metadata.snapshot_by_id(self._parent_snapshot_id) if self._parent_snapshot_id is not None else None

@@ -201,18 +201,20 @@ def _footer(io: FileIO, path: str) -> tuple[pq.FileMetaData, int]:
 
 
 def _data_file(path: str, size: int, statistics: Mapping[str, Any], partition: Partition, metadata: TableMetadata) -> DataFile:
-    return DataFile.from_args(
+    made = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=partition if isinstance(partition, Record) else Record() if partition is None else Record(partition),
         file_size_in_bytes=size,
         sort_order_id=None,
-        spec_id=metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,
         **statistics,
     )
+    # No field of a manifest's, so PyIceberg drops it among the others.
+    made.spec_id = metadata.default_spec_id
+    return made
 
 
 def _as_numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
