@@ -70,6 +70,16 @@ def test_export_and_import_are_files(connection: Connection, modak: Modak, tmp_p
     assert tables.get(connection, EVENTS).tier_lag == "7"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_an_export_may_have_come_from_another_shell(connection: Connection, modak: Modak, tmp_path: Path, encoding: str) -> None:
+    create_events(connection)
+    modak(*REGISTER, "--lag", "100")
+    (tmp_path / "tables.json").write_text(modak("export").out, encoding=encoding)
+    assert "policy set" in modak("import", str(tmp_path / "tables.json")).out
+    (tmp_path / "tables.json").write_bytes(b"\xff\xfe\x00")
+    assert "no export of Modak" in modak("import", str(tmp_path / "tables.json"), code=2).err
+
+
 def test_a_disabled_table_says_so(connection: Connection, modak: Modak) -> None:
     create_events(connection)
     modak(*REGISTER)

@@ -111,7 +111,7 @@ def add_commands(group: click.Group) -> None:
             context.output.result(transfer.export(connection))
 
     @command(group, "import")
-    @click.argument("file", type=click.File("r", encoding="utf-8"))
+    @click.argument("file", type=click.File("rb"))
     def import_tables(context: Context, file: Any) -> None:
         """Register the tables of an export that are not registered yet; set the policies of those that are."""
         from modak.registration import transfer

@@ -48,7 +48,8 @@ def _text(value: Any) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
-def read(text: str) -> list[dict[str, Any]]:
+def read(text: str | bytes) -> list[dict[str, Any]]:
+    """Bytes in any of Unicode's forms: a shell of Windows writes what is sent to a file in UTF-16."""
     try:
         data = json.loads(text)
         if data["modak_export"] != FORMAT:
