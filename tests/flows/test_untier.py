@@ -12,11 +12,12 @@ from tests import events, seam
 from tests.events import EVENTS, ROWS, fold, put_under_modak, tier
 from tests.gateways import RunningGateway
 from tests.inline import inlined
-from tests.support import value
+from tests.support import register_table, value
 
 from modak.app import App
 from modak.catalog import profiles, tables
 from modak.connection import Connection
+from modak.core.registration import Options
 from modak.errors import LockNotAvailable, Refused, UsageError
 from modak.jobs import untier as untier_module
 from modak.jobs.foreign import ForeignSnapshot
@@ -374,3 +375,37 @@ def test_a_heap_that_was_kept_has_everything_once(app: App, connection: Connecti
     assert value(connection, "select count(*) from public.events_spill") == 0
     assert value(connection, "select count(*) from pg_trigger where tgname like 'modak_capture%'") == 0
     assert (lake_rows(app, connection), delta(connection)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "cold_keys", "hot_key"),
+    [
+        ("bigint", "100", ["-9223372036854775808", "-7", "10"], "150"),
+        ("integer", "100", ["-2147483648", "10"], "150"),
+        ("date", "2025-02-01", ["4713-01-01 BC", "2025-01-05"], "2025-02-07"),
+        ("timestamptz", "2025-02-01 00:00+00", ["0044-03-15 BC", "2025-01-05"], "2025-02-07"),
+    ],
+)
+def test_a_first_partition_without_a_lower_bound_comes_back(
+    app: App, connection: Connection, gateway: RunningGateway, kind: str, bound: str, cold_keys: list[str], hot_key: str
+) -> None:
+    connection.execute(f"""
+        create table public.events (id bigint, k {kind}, primary key (id, k)) partition by range (k);
+        create table public.first partition of public.events for values from (minvalue) to ('{bound}');
+        create table public.last partition of public.events for values from ('{bound}') to (maxvalue)
+    """)
+    for number, key in enumerate([*cold_keys, hot_key]):
+        connection.execute(f"insert into public.events values ({number}, '{key}')")
+    before = connection.execute("select id, k::text as k from public.events order by id").fetchall()
+    register_table(
+        connection, app.lake(profiles.get(connection, None)), EVENTS, Options(tier_key="k", lag="0" if "int" in kind else "0 days")
+    )
+    tier(app)
+    events.drop_tiered(app)
+    connection.execute("update public.events set id = id + 10 where id = 0")
+    connection.execute("update public.events set id = id - 10 where id = 10")
+    outcome = untier(app)
+    assert (outcome.made, outcome.rows, outcome.cold_left) == (("public.first: as it was",), len(cold_keys), False)
+    assert connection.execute("select id, k::text as k from public.events order by id").fetchall() == before
+    assert connection.execute("select id, k::text as k from public.events_hot order by id").fetchall() == before
+    nothing_left_over(connection)

@@ -16,7 +16,7 @@ from modak.connection import Connection
 from modak.core import bounds
 from modak.core.lake_table import Shape
 from modak.core.table import Name, Relation
-from modak.core.tier_key import TierKeyType
+from modak.core.tier_key import KEY_MIN, TierKeyType
 from modak.errors import Refused
 from modak.source import spilled
 from modak.source.corrections import PLACE
@@ -159,6 +159,8 @@ class Staging:
                 "untier_settled",
                 **self._parts(""),
                 line=sql.Literal(line),
+                # There is no key below the least one, where the first partition begins at MINVALUE; then no row is left there either.
+                below=sql.Literal(max(line - 1, KEY_MIN)),
                 place=raw(PLACE),
                 placed=raw("true" if self.shape.tier_key in self.shape.primary_key else "d.placed"),
                 cold_left=raw("true" if cold_left else "false"),

@@ -6,7 +6,7 @@ with settled as (
     returning d.pk
 ), hidden as (
     update {delta} d
-       set op = 1, tier_key = least({place}, {line}::bigint - 1), old_tier_key = null, version = nextval('modak.delta_version'),
+       set op = 1, tier_key = least({place}, {below}), old_tier_key = null, version = nextval('modak.delta_version'),
            payload = (select jsonb_object_agg(k.name, d.payload -> k.name) from unnest({key_names}::text[]) k(name)
                        where d.payload is not null)
      where d.table_id = {table_id} and d.tier_key >= {line} and {cold_left} and not ({placed} and {place} >= {line})
