@@ -196,7 +196,7 @@ class Change(_FastAppendFiles):
             self._added_data_files = added
 
     def _spec_of(self, file: DataFile) -> int:
-        """As it was written. Files from other processes have lost theirs: nobody else changes the specs of tables that those write."""
+        """By which it was written; the newest where a file has not brought it along."""
         found: int | None = getattr(file, "_spec_id", None)
         return self._transaction.table_metadata.default_spec_id if found is None else found
 
