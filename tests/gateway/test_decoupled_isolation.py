@@ -67,6 +67,34 @@ def test_of_two_that_change_one_row_the_second_fails_in_repeatable_read(world: H
     assert client.execute("select * from account order by 1").fetchall() == [(1, 11), (2, 11), (3, 30)]
 
 
+@pytest.mark.parametrize("tables", [("one", "two"), ("one", "two", "three")], ids=len)
+def test_of_those_that_wait_for_each_other_one_ends_and_the_others_go_on(world: House, client: Client, tables: tuple[str, ...]) -> None:
+    for table in tables:
+        make(client, table, [("id", "bigint"), ("n", "bigint")])
+        client.execute(f"insert into {table} values (1, 0)")  # type: ignore[arg-type]
+    ready, found = threading.Barrier(len(tables)), []
+
+    def work(first: str, second: str) -> None:
+        with world.client(autocommit=False) as writer:
+            try:
+                writer.execute(f"update {first} set n = n + 1")  # type: ignore[arg-type]
+                ready.wait(30)
+                writer.execute(f"update {second} set n = n + 1")  # type: ignore[arg-type]
+                writer.commit()
+                found.append("done")
+            except psycopg.errors.DeadlockDetected as deadlock:
+                found.append("same order" if "same order" in str(deadlock.diag.message_hint) else "no hint")
+
+    workers = [threading.Thread(target=work, args=(table, tables[place - 1])) for place, table in enumerate(tables)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(50)
+    assert sorted(found) == [*["done"] * (len(tables) - 1), "same order"]
+    total = sum(client.execute(f"select n from {table}").fetchall()[0][0] for table in tables)  # type: ignore[arg-type]
+    assert total == 2 * (len(tables) - 1)
+
+
 def test_nothing_acknowledged_is_lost(world: House, client: Client) -> None:
     """Writers add rows and count up the same row, each in READ COMMITTED: they take turns, and nobody is told of a conflict."""
     client.execute("insert into account values (0, 0)")

@@ -16,6 +16,7 @@ from modak.errors import ModakError, Retry
 from modak.gateway.decoupled.base import Base
 from modak.gateway.decoupled.pending import Pending
 from modak.gateway.decoupled.transaction import LakeTransaction, WriterWaits
+from modak.gateway.decoupled.waiting import Deadlock
 
 # Two that wait for each other are a conflict. One of them gives up first, and the other goes on.
 _PATIENCE_SECONDS = (2.0, 6.0)
@@ -46,12 +47,12 @@ def claim(transaction: LakeTransaction, pendings: Sequence[Pending], *, read: Se
     wanted = {pending.definition.ref: pending for pending in (*read, *pendings)}
     writing = {pending.definition.ref for pending in pendings}
     for ref in sorted(wanted):
-        if ref in writing:
-            transaction.claim(wanted[ref].definition)
-            continue
+        patience = None if ref in writing else random.uniform(*_PATIENCE_SECONDS)  # noqa: S311
         try:
-            transaction.claim(wanted[ref].definition, random.uniform(*_PATIENCE_SECONDS))  # noqa: S311
-        except WriterWaits as cause:
+            transaction.claim(wanted[ref].definition, patience)
+        except (WriterWaits, Deadlock) as cause:
+            if patience is None and not (transaction.is_serializable and isinstance(cause, Deadlock)):
+                raise
             raise Conflict.on(wanted[ref]) from cause
 
 

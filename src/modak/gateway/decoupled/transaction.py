@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from modak.lake.iceberg import IcebergLake
 from modak.mesh.bakery import Claim
 
 _READ_COMMITTED = "read committed"
+_PATIENCE = (0.5, 1.0)
 SERIALIZABLE = "serializable"
 
 
@@ -49,7 +51,7 @@ class Dropped:
     op: int
 
 
-@dataclass
+@dataclass(eq=False)
 class LakeTransaction:
     """``xid`` is Postgres's name for it and ``isolation`` what the client chose, both known from the first write on, SERIALIZABLE before.
 
@@ -184,9 +186,14 @@ class LakeTransaction:
         name = claim_name(base.metadata.table_uuid)
         if name in self.claims:
             return
-        until = time.monotonic() + (self.world.claim_seconds if seconds is None else seconds)
+        patience = self.world.claim_seconds if seconds is None else seconds
+        if self.claims:
+            # Whoever waits with turns in hand may wait for somebody of another node who waits for him: one of them is to give up first.
+            patience *= random.uniform(*_PATIENCE)  # noqa: S311
+        until = time.monotonic() + patience
         try:
-            self.claims[name] = self.world.bakery.claim(name, cancelled=lambda: self.cancelled.is_set() or time.monotonic() > until)
+            with self.world.waiting.turn(self, name):
+                self.claims[name] = self.world.bakery.claim(name, cancelled=lambda: self.cancelled.is_set() or time.monotonic() > until)
         except ClaimCancelled as cause:
             if self.cancelled.is_set():
                 raise Cancelled("canceling statement due to user request") from cause
@@ -268,7 +275,9 @@ class LakeTransaction:
 
     def release_claims(self) -> None:
         while self.claims:
-            self.claims.popitem()[1].release()
+            name, claim = self.claims.popitem()
+            self.world.waiting.let_go(self, name)
+            claim.release()
 
     def _forget(self, table_id: int) -> None:
         pending = self.pendings.pop(table_id, None)

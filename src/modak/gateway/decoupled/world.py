@@ -21,6 +21,7 @@ from modak.gateway.decoupled.kept import Kept
 from modak.gateway.decoupled.moment import Moments
 from modak.gateway.decoupled.parcels import Parcels
 from modak.gateway.decoupled.settled import Settled
+from modak.gateway.decoupled.waiting import Waiting
 from modak.lake.iceberg import IcebergLake
 from modak.lake.storage import Storage, io_properties
 from modak.mesh.bakery import Bakery
@@ -61,6 +62,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.settled = Settled(self)
+        self.waiting = Waiting()
         self.moments = Moments(self)
 
     def definition(self, table_id: int) -> Definition:
