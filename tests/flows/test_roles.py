@@ -168,6 +168,32 @@ def test_a_worker_does_the_rest(world: World) -> None:
         assert unregister(connection, lake, table, drop_lake=True).lake_dropped
 
 
+def test_a_partition_of_somebody_else_stops_no_pass_and_no_registration(world: World) -> None:
+    """As a tool makes them that runs as a superuser. The pass may do nothing with it, and goes on without."""
+    with psycopg.connect(world.dsn, autocommit=True) as admin, world.hand.connection() as connection:
+        admin.execute("create table public.events_3 partition of public.events_hot for values from (300) to (400)")
+        admin.execute(f"grant select on public.events_3 to {world.role('shop')}")
+        with world.as_role("app") as session:
+            session.execute("insert into public.events (event_time, val) values (350, 'theirs')")
+        with world.hand.job(EVENTS) as job:
+            tier(job, upto=200)
+        with world.as_role("app") as session:
+            assert session.execute("delete from public.events where event_time = 350").rowcount == 1
+        admin.execute("drop table public.events_3")
+        admin.execute(f"set role {world.role('shop')}")
+        admin.execute("create table public.mixed (id bigint, t bigint, primary key (id, t)) partition by range (t)")
+        admin.execute("reset role")
+        admin.execute("create table public.mixed_0 partition of public.mixed for values from (0) to (10)")
+        admin.execute(f"grant select on public.mixed_0 to {world.role('shop')}")
+        lake = world.hand.lake(profiles.get(connection, None))
+        table = register(connection, lake, Name("public", "mixed"), Options(tier_key="t", lag="0"), profile="default")
+        admin.execute("insert into public.mixed values (1, 5), (2, -5)")
+        assert admin.execute("select count(*) from public.mixed").fetchone() == (2,)
+        admin.execute("delete from public.mixed")
+        assert unregister(connection, lake, table, drop_lake=True).lake_dropped
+        admin.execute("drop table public.mixed")
+
+
 def test_what_writes_through_the_name_runs_as_the_tables_owner(world: World) -> None:
     """Whoever registered it may write corrections of any table; a trigger that the owner puts on the heap may not."""
     with psycopg.connect(world.dsn, autocommit=True) as admin:

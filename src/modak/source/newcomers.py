@@ -6,8 +6,10 @@ comes with it, and it is switched off where Modak knows the partition. There it 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
+import psycopg
 from psycopg import sql
 
 from modak.connection import Connection
@@ -36,17 +38,23 @@ def watch(connection: Connection, table_id: int, heap: Name, relation: Relation,
     """Put the trigger on a heap and all that is below it. ALWAYS: what a replication role writes would not be seen either.
 
     After the insert, not before it: COPY takes one row at a time wherever it finds a trigger of the other kind, though it is switched off.
+    A heap with partitions of somebody else goes without: rows in a partition below the line then stop the next pass, and are not lost.
     """
     if connection.execute(SQL.query("find_trigger"), {"oid": relation.oid, "name": TRIGGER}).fetchone() is None:
-        trigger, function = sql.Identifier(TRIGGER), sql.Identifier(function_name(table_id))
-        connection.execute(
-            sql.SQL("create trigger {} after insert on {} for each row execute function modak.{}()").format(
-                trigger, identifier(heap), function
-            )
-        )
-        connection.execute(sql.SQL("alter table {} enable always trigger {}").format(identifier(heap), trigger))
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():
+            _create(connection, table_id, heap)
+    watched = known(connection, table_id)
     for spill in spills:  # what is there is below the line, and seen
-        trust(connection, spill)
+        if spill in watched:
+            trust(connection, spill)
+
+
+def _create(connection: Connection, table_id: int, heap: Name) -> None:
+    trigger, function = sql.Identifier(TRIGGER), sql.Identifier(function_name(table_id))
+    connection.execute(
+        sql.SQL("create trigger {} after insert on {} for each row execute function modak.{}()").format(trigger, identifier(heap), function)
+    )
+    connection.execute(sql.SQL("alter table {} enable always trigger {}").format(identifier(heap), trigger))
 
 
 def known(connection: Connection, table_id: int) -> list[Name]:
@@ -56,7 +64,9 @@ def known(connection: Connection, table_id: int) -> list[Name]:
 
 
 def trust(connection: Connection, partition: Name) -> None:
-    connection.execute(sql.SQL("alter table {} disable trigger {}").format(identifier(partition), sql.Identifier(TRIGGER)))
+    """Not one of somebody else's: there the trigger goes on asking, which costs some speed and keeps out nothing that may come in."""
+    with contextlib.suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():
+        connection.execute(sql.SQL("alter table {} disable trigger {}").format(identifier(partition), sql.Identifier(TRIGGER)))
 
 
 def remove(connection: Connection, table_id: int) -> None:
