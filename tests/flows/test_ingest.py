@@ -163,7 +163,7 @@ REFUSALS: dict[str, tuple[Any, str]] = {
         r"no column \"strange\"",
     ),
     "a value of another type": (lambda path: parquet(path, {**row(10, 10), "id": "ten"}, schema=TEXT), r"column \"id\""),
-    "no Parquet": (broken, r"Parquet|parquet"),
+    "no Parquet": (broken, r"bad\.parquet is no Parquet file that can be read"),
 }
 
 

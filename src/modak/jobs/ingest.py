@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import load_file_io
 
@@ -156,7 +157,12 @@ def _pieces(source: Listed, kind: str, context: JobContext) -> Iterator[Piece]:
         return
     properties = io_properties(context.lake.storage)
     with load_file_io(properties, source.location).new_input(source.location).open() as file:
-        footer = pq.read_metadata(file)
+        try:
+            footer = pq.read_metadata(file)
+        except pa.ArrowInvalid as cause:
+            said = str(cause).splitlines()[0]
+            hint = "nothing was taken in; files of JSON lines are given with --jsonl"
+            raise Refused(f"{source.location} is no Parquet file that can be read: {said}", hint=hint) from cause
     start = rows = size = 0
     for group in range(footer.num_row_groups):
         found = footer.row_group(group)
