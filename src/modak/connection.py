@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,18 @@ Connection = psycopg.Connection[DictRow]
 
 
 class _Honest(psycopg.Connection[DictRow]):
-    """A transaction that was not committed is never taken for one that was."""
+    """A transaction that was not committed is never taken for one that was, nor an interrupt for a failure."""
+
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        """On Ctrl-C psycopg cancels the query and waits for its end. Where that is another than the cancel, such as a lock timeout in the
+        same moment, the interrupt would be lost, and whoever tries again after a timeout would go on."""
+        handled = sys.exception()
+        try:
+            return super().wait(*arguments, **options)
+        except psycopg.Error as error:
+            if isinstance(error.__context__, KeyboardInterrupt) and error.__context__ is not handled:
+                raise KeyboardInterrupt from error
+            raise
 
     @contextlib.contextmanager
     def transaction(self, savepoint_name: str | None = None, force_rollback: bool = False) -> Iterator[psycopg.Transaction]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 
 import psycopg
 import pytest
@@ -34,3 +36,29 @@ def test_what_we_commit_is_on_disk(dsn: str) -> None:
         admin.execute("do $$ begin execute format('alter database %I set synchronous_commit = off', current_database()); end $$")
     with connect(dsn) as connection:
         assert value(connection, "show synchronous_commit") == "on"
+
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time
+import psycopg
+from modak.connection import connect
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+psycopg.Connection._try_cancel = lambda *_, **__: time.sleep(1)  # a slow cancel: the lock's timeout comes first
+with connect(sys.argv[1], autocommit=True) as connection:
+    connection.execute("set lock_timeout = 500")
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        connection.execute("select from public.held")
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_an_interrupt_is_not_lost_in_the_failure_of_the_query_it_ends(dsn: str) -> None:
+    with connect(dsn) as holder:
+        holder.execute("create table public.held ()")
+        holder.commit()
+        holder.execute("lock table public.held")
+        done = subprocess.run([sys.executable, "-c", _INTERRUPTED, dsn], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "interrupted\n", done.stderr
