@@ -174,6 +174,7 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
     visitor = visit()
     visitor.go("/")
     page = visitor.page
+    expect(page.get_by_label("Password")).to_be_focused()  # by itself, when the browser comes to it
     page.keyboard.type(PASSWORD)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Tables")
