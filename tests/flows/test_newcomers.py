@@ -214,6 +214,8 @@ def test_the_owner_makes_partitions_as_ever(connection: Connection, lake: Iceber
     connection.execute(f"create trigger mine after insert on public.own for each row execute function modak.newcomer_{number}()")
     connection.execute("insert into public.own values (-50)")
     connection.execute("reset role")
+    assert value(connection, "select val from public.events where event_time = 150") == "x"
+    assert value(connection, "select count(*) from public.own") == 1
 
 
 def test_it_goes_with_the_registration(connection: Connection, lake: IcebergLake) -> None:
