@@ -182,7 +182,7 @@ def _recent(world: World, transaction: LakeTransaction | None, table_id: int) ->
     definition = recent_definition(world, transaction, table_id)
     pending = transaction.pendings.get(table_id) if transaction is not None else None
     is_new = transaction is not None and transaction.is_new(table_id)
-    return definition, pending.base if pending is not None else None if is_new else world.recent_base(definition)
+    return definition, pending.base if pending is not None else None if is_new else world.likely_base(definition)
 
 
 def _estimate(world: World, tree: exp.Select, definition: Definition, base: Base | None) -> Estimate:

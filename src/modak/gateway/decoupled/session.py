@@ -91,7 +91,7 @@ class DecoupledSession:
 
     def facts(self, relation: str) -> tuple[int, int]:
         known = [reading.recent_definition(self._world, self._transaction, table_id) for table_id in tables_in(relation)]
-        found = [self._world.recent_base(definition).snapshot for definition in known]
+        found = [self._world.likely_base(definition).snapshot for definition in known]
         return sum(one.rows for one in found), sum(one.bytes for one in found)
 
     def takes_packed(self, sql: str) -> bool:

@@ -164,6 +164,16 @@ class World:
             until, known = self._bases.get(definition.table_id, (0.0, None))
         return known if known is not None and time.monotonic() < until else self.base(definition)
 
+    def likely_base(self, definition: Definition) -> Base:
+        """For estimates: as a moment ago, and with what this gateway has committed since. Whoever plans right after a load should not take
+        the table for empty."""
+        known = self.recent_base(definition)
+        if self.unmoved(definition, known) is None:
+            known = self.base(definition)
+            if known.snapshot_id is not None:
+                self.note_commit(definition, known.snapshot_id)
+        return known
+
     def note_commit(self, definition: Definition, snapshot_id: int) -> None:
         with self._lock:
             self._committed[definition.profile, definition.ref] = snapshot_id
