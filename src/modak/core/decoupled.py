@@ -180,6 +180,11 @@ class Definition:
             **({"uuid": self.uuid} if self.uuid is not None else {}),
         }
 
+    @property
+    def field_ids(self) -> tuple[int, ...]:
+        """The lake's numbers of the columns, in their order."""
+        return tuple(column.field_id for column in self.columns)
+
     def column(self, name: str) -> DecoupledColumn | None:
         return next((column for column in self.columns if column.name == name), None)
 

@@ -58,7 +58,7 @@ def _find(table: Table, name: str) -> NestedField | None:
 
 def _taken(table: Table, field: NestedField, definition: Definition, wanted: Mapping[str, Any]) -> tuple[DecoupledColumn, list[str]]:
     where = f"lake table {definition.ref} has a column {field.name}"
-    if any(column.field_id == field.field_id for column in definition.columns):
+    if field.field_id in definition.field_ids:
         hint = "drop it in the lake with another engine first, or choose another name"
         raise Refused(f"{where} already, which is this table's: it was renamed or dropped here alone", hint=hint)
     said = declared.read(table.properties.get(declared.PROPERTY)).get(field.field_id)

@@ -33,8 +33,11 @@ def check_readable(definition: Definition, metadata: TableMetadata) -> None:
 
 def check_writable(definition: Definition, base: Base, *, updates: bool) -> None:
     """In a column that is not known here new rows have NULL, if it takes that, and rows that are changed would lose what they have."""
-    known = {column.field_id for column in definition.columns}
-    unknown = [field for field in base.metadata.schema().fields if field.field_id not in known]
+    fields = base.metadata.schema().fields
+    if len(fields) == len(definition.columns):
+        return  # all of them are there, or the base had not been read: nothing else is, and this is asked for every row
+    known = set(definition.field_ids)
+    unknown = [field for field in fields if field.field_id not in known]
     lost = [field.name for field in unknown if field.required or (updates and _has_values(base, field.field_id))]
     if lost:
         raise ColumnUnknown(

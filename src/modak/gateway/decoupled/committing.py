@@ -177,7 +177,7 @@ def _written(pending: Pending, metadata: TableMetadata, prefix: str, transaction
     found = _Files(pending)
     with failures(pending.definition.ref, storage):
         ready = pending.ready_files(metadata)
-        target = any_target(metadata, io_properties(storage), [column.field_id for column in pending.definition.columns])
+        target = any_target(metadata, io_properties(storage), pending.definition.field_ids)
         writer = AnyWriter(target, prefix)
         with pending.cursor() as cursor:
             for rows in pending.added_rows(cursor):

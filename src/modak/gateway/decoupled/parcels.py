@@ -119,8 +119,7 @@ class Parcel:
                 base = self._world.base(self.definition)
                 check_writable(self.definition, base, updates=False)
                 self._metadata = base.metadata
-                numbers = [column.field_id for column in self.definition.columns]
-                self._writer = AnyWriter(any_target(self._metadata, io_properties(self._storage), numbers), self.id)
+                self._writer = AnyWriter(any_target(self._metadata, io_properties(self._storage), self.definition.field_ids), self.id)
                 self._places = self._writer.places
             self._writer.write(rows)
 
